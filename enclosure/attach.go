@@ -1,0 +1,190 @@
+package enclosure
+
+import (
+	"context"
+	"fmt"
+
+	"baton/ee"
+	"baton/enclosure/plan"
+	"baton/nvm"
+)
+
+// Attach brings a VM's slots to the host that asks, before it starts the VM.
+// Where they are there already for that VM, nothing is moved: the start gets
+// its own nonce and the flag goes back to target. Another VM's slots are
+// refused until that VM has released them, then reset.
+func (e *Enclosure) Attach(ctx context.Context, r AttachRequest) (Attached, error) {
+	if r.Wait < 0 || r.Wait > MaxWait {
+		return Attached{}, e.refused(r.By, bad(fmt.Sprintf("wait is %v, want 0..%v", r.Wait, MaxWait), ""))
+	}
+	vm, slots, err := e.setOf(r.VM, r.Slots)
+	if err != nil {
+		return Attached{}, e.refused(r.By, err)
+	}
+	host := e.host(r.Host)
+	if host == nil {
+		return Attached{}, e.refused(r.By, unknownHost(r.Host))
+	}
+	if err := e.acquire(ctx, "attach "+r.VM+" to "+r.Host, false, slots...); err != nil {
+		return Attached{}, e.refused(r.By, err)
+	}
+	defer e.release(slots...)
+	if err := e.mayAssign(vm, host, slots, nil); err != nil {
+		return Attached{}, e.refused(r.By, err)
+	}
+	here := true
+	for _, s := range slots {
+		st := e.state(s)
+		here = here && st.Now.To == host.Group && st.Now.VM == vm.UUID
+	}
+	if here {
+		a, err := e.startInPlace(ctx, *vm, slots, r.By)
+		if err != nil {
+			return Attached{}, e.refused(r.By, err)
+		}
+		return a, nil
+	}
+	nonce := newUUID()
+	m, err := e.assign(ctx, plan.Assignment{
+		Kind: plan.KindAttach, Preserve: vm.Policy != plan.Never, To: host.Group, VM: vm.UUID, ID: nonce, Slots: bits(slots),
+	}, slots, *vm, *host, r.Wait, r.By)
+	if err != nil {
+		return Attached{}, err
+	}
+	if m.State != MoveDone && m.State != MoveWaiting {
+		return Attached{}, e.refused(r.By, &Error{
+			Code: CodeHardware, What: fmt.Sprintf("%s could not be attached to %s: %s", vm.Name, host.Name, m.Reason),
+			State: "the move is " + string(m.State), Next: "look with 'baton status'", Retry: true,
+		})
+	}
+	a := e.attached(slots, nonce)
+	a.Moved, a.State = true, m.State
+	return a, nil
+}
+
+func (e *Enclosure) attached(slots []*slot, nonce ee.UUID) Attached {
+	a := Attached{Nonce: nonce, State: MoveDone, Generation: map[string]ee.Generation{}, Memory: map[string]plan.Verdict{}}
+	for _, s := range slots {
+		a.Generation[s.cfg.Name] = ee.Generation{Incarnation: e.inc, Counter: e.state(s).Now.Gen}
+		a.Memory[s.cfg.Name] = e.judge(s)
+	}
+	return a
+}
+
+// startInPlace is an attach of slots that are where they should be.
+func (e *Enclosure) startInPlace(ctx context.Context, vm VMConfig, slots []*slot, by string) (Attached, error) {
+	start := plan.Start{Nonce: newUUID(), Slots: bits(slots)}
+	var recs []record
+	for _, s := range slots {
+		st := e.state(s)
+		start.Gen = max(start.Gen, st.Now.Gen)
+		if st.Released != 0 {
+			recs = append(recs, e.releasedRecord(s, false))
+		}
+		if !s.can(ee.CapStatus) {
+			continue
+		}
+		if _, err := e.observe(ctx, s); err != nil {
+			return Attached{}, s.hardware("the engine can not be read", err)
+		}
+		why := plan.Doubt(st, s.live)
+		to, err := plan.Next(st.Flag(), plan.Starting, why == plan.NoReason)
+		if err != nil {
+			return Attached{}, wrongState(s, err)
+		}
+		if to == st.Flag() {
+			continue
+		}
+		base, _ := st.Baseline()
+		ev := plan.Evidence{Flag: to, Gen: st.Now.Gen, Base: base, Acked: st.Acked()}
+		if to == plan.Void {
+			ev.Why = why
+		}
+		recs = append(recs, e.evidenceRecord(s, ev))
+	}
+	recs = append(recs, e.startRecord(vm.UUID, start))
+	if err := e.put(ctx, nvm.Urgent, recs...); err != nil {
+		return Attached{}, err
+	}
+	for _, s := range slots {
+		if f := e.follow(ctx, s); f != nil {
+			return Attached{}, f.err
+		}
+	}
+	e.emit(Event{Kind: "attach", VM: vm.Name, Text: fmt.Sprintf("%s: %v are here already; a new start", vm.Name, names(slots)), By: by})
+	return e.attached(slots, start.Nonce), nil
+}
+
+// Release ends a VM's use of its slots.
+func (e *Enclosure) Release(ctx context.Context, r ReleaseRequest) error {
+	vm, slots, err := e.setOf(r.VM, r.Slots)
+	if err != nil {
+		return e.refused(r.By, err)
+	}
+	switch r.Mode {
+	case ReleaseKeep, ReleaseHold, ReleaseFree:
+	default:
+		return e.refused(r.By, bad(fmt.Sprintf("release mode %q, want keep, hold or free", r.Mode), ""))
+	}
+	if err := e.acquire(ctx, "release "+r.VM, false, slots...); err != nil {
+		return e.refused(r.By, err)
+	}
+	defer e.release(slots...)
+	var mine []*slot
+	for _, s := range slots {
+		if err := e.usable(s); err != nil {
+			return e.refused(r.By, err)
+		}
+		if gen, ok := r.Expect[s.cfg.Name]; ok {
+			if err := e.generationIs(s, gen); err != nil {
+				return e.refused(r.By, err)
+			}
+		}
+		if e.state(s).Now.VM == vm.UUID {
+			mine = append(mine, s)
+		} else if len(r.Slots) > 0 {
+			return e.refused(r.By, &Error{Code: CodeWrongState, Slot: s.cfg.Name, What: "the slot is not VM " + vm.Name + "'s", State: "nothing was changed", Next: "look with 'baton status'"})
+		}
+	}
+	if len(mine) == 0 {
+		return nil // a repeat
+	}
+	if err := e.releaseSlots(ctx, *vm, mine, r.Mode); err != nil {
+		return e.refused(r.By, err)
+	}
+	e.emit(Event{Kind: "release", VM: vm.Name, Text: fmt.Sprintf("%s: %v released (%s)", vm.Name, names(mine), r.Mode), By: r.By})
+	return nil
+}
+
+func (e *Enclosure) releaseSlots(ctx context.Context, vm VMConfig, slots []*slot, mode ReleaseMode) error {
+	if mode == ReleaseKeep {
+		var recs []record
+		for _, s := range slots {
+			if e.state(s).InUse() {
+				recs = append(recs, e.releasedRecord(s, true))
+			}
+		}
+		if len(recs) == 0 {
+			return nil
+		}
+		return e.put(ctx, nvm.Urgent, recs...)
+	}
+	a := plan.Assignment{Kind: plan.KindRelease, To: ee.GroupFree, Slots: bits(slots), ID: newUUID(), Gen: e.reserveGen()}
+	if mode == ReleaseHold {
+		a.VM, a.Preserve = vm.UUID, true
+	}
+	work, cancel := context.WithTimeout(context.WithoutCancel(ctx), opTimeout)
+	defer cancel()
+	if err := e.put(work, nvm.Urgent, e.assignmentRecord(a)); err != nil {
+		return err
+	}
+	if f := e.settled(work, slots); f != nil {
+		p := e.newPass(nil, nil)
+		for _, s := range slots {
+			p.items = append(p.items, &item{s: s, live: s.live})
+		}
+		p.block(work, f.err)
+		return f.err
+	}
+	return nil
+}

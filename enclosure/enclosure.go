@@ -1,0 +1,258 @@
+// Package enclosure is the one place that orders store, engine and switch:
+// moves of slots between hosts, the migration-target flag, fences, and what is
+// done after a power cut. What it decides by is in package plan.
+package enclosure
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"baton/ee"
+	"baton/enclosure/plan"
+	"baton/nvm"
+)
+
+// Enclosure is one enclosure's slots. Its methods may be called from any
+// goroutine.
+type Enclosure struct {
+	cfg     Config
+	log     *slog.Logger
+	started time.Time
+	slots   []*slot
+	roster  atomic.Pointer[roster]
+
+	mu sync.Mutex // never held while anything is waited for
+	journal
+	// distrusted hosts count as fenced until they are unfenced again: the store
+	// lost records, perhaps theirs.
+	distrusted map[string]bool
+	moves      map[ee.UUID]*Move        // of this run of the agent, with their steps
+	order      []ee.UUID                // of moves, oldest first
+	fencing    map[string]chan struct{} // closed at the host's next fence
+	pending    map[string][]*slot       // host -> slots whose cut from it is not confirmed
+	events     []Event
+	lastEvent  uint64
+	changed    chan struct{}
+}
+
+// opTimeout bounds what is done for one request to one set, waits for a peer
+// apart.
+const opTimeout = 30 * time.Second
+
+// Open reads the store and the hardware and makes them agree: moves that were
+// cut short are carried forward or undone, fences are completed, links that
+// should be up come up. Where all agrees it writes nothing. A store or a slot
+// that can not be used does not make it fail: Status says what is wrong, and
+// what needs it is refused.
+func Open(ctx context.Context, cfg Config, opt Options) (*Enclosure, error) {
+	if len(cfg.Slots) == 0 || len(cfg.Slots) > 64 {
+		return nil, fmt.Errorf("enclosure %s: %d slots, want 1..64", cfg.Name, len(cfg.Slots))
+	}
+	e := &Enclosure{
+		cfg:        cfg,
+		log:        opt.Log,
+		started:    time.Now(),
+		moves:      map[ee.UUID]*Move{},
+		fencing:    map[string]chan struct{}{},
+		pending:    map[string][]*slot{},
+		distrusted: map[string]bool{},
+		changed:    make(chan struct{}),
+		journal: journal{
+			all: map[uint32]plan.Assignment{}, hosts: map[string]plan.Host{}, starts: map[ee.UUID]plan.Start{},
+		},
+	}
+	if e.log == nil {
+		e.log = slog.New(slog.DiscardHandler)
+	}
+	for i, c := range cfg.Slots {
+		e.slots = append(e.slots, newSlot(i, c))
+	}
+	e.roster.Store(&roster{cfg.Hosts, cfg.VMs})
+	if err := e.openStore(ctx, opt); err != nil {
+		e.problem = err
+		e.emit(Event{Kind: "store", Code: string(CodeStore), Text: err.Error()})
+	}
+	e.identify(ctx)
+	if e.problem != nil {
+		return e, ctx.Err()
+	}
+	e.recoverAll(ctx, !opt.SameBoot)
+	return e, ctx.Err()
+}
+
+func (e *Enclosure) openStore(ctx context.Context, opt Options) *Error {
+	sc := e.cfg.Store
+	fail := func(what, next string, err error) *Error {
+		return &Error{Code: CodeStore, Where: sc.Name, What: what, Err: err, State: "nothing was written; status is served, changes are refused", Next: next}
+	}
+	if sc.Medium == nil {
+		return fail("the store's medium could not be opened", "check bus, address and part in the configuration", sc.Problem)
+	}
+	so := nvm.Options{Suspect: !opt.SameBoot, ReservePages: storeReserve}
+	for _, s := range e.slots {
+		if s.cfg.Name == sc.Shared {
+			so.Gate = e.gate(s)
+		}
+	}
+	store, report, err := nvm.Mount(ctx, sc.Medium, so)
+	if errors.Is(err, nvm.ErrUnformatted) && report.State == nvm.Blank && sc.FormatBlank {
+		store, err = nvm.Format(ctx, sc.Medium, newIncarnation(), so)
+		if err == nil {
+			e.emit(Event{Kind: "store", Text: "blank store formatted; every host starts fenced: baton unfence HOST"})
+		}
+	}
+	if err != nil {
+		return fail("the store can not be used", "see docs/field-guide.md; nothing of it is overwritten by itself", err)
+	}
+	e.store, e.report = store, report
+	for _, p := range e.load() {
+		e.distrustAll()
+		e.emit(Event{Kind: "store", Text: p})
+	}
+	if lostRecords(report) {
+		e.distrustAll()
+		e.emit(Event{Kind: "store", Text: "the store has damaged pages; every host starts fenced until it is unfenced"})
+	}
+	return nil
+}
+
+func (e *Enclosure) distrustAll() {
+	for _, h := range e.roster.Load().hosts {
+		e.distrusted[h.Name] = true
+	}
+}
+
+// storeReserve is how many pages of the store only intents, aborts and fences
+// may use: more than any burst of them between two steps of tending.
+const storeReserve = 32
+
+// identify looks who is in each slot before anything is written to it.
+func (e *Enclosure) identify(ctx context.Context) {
+	items := make([]*item, len(e.slots))
+	for i, s := range e.slots {
+		items[i] = &item{s: s}
+	}
+	perBus(items, func(its []*item) {
+		for _, it := range its {
+			it.s.fault = it.s.identify(ctx, it.s.st.Known(), e.inc)
+		}
+	})
+	for _, s := range e.slots {
+		if s.fault != nil {
+			e.emit(Event{Kind: "fault", Slot: s.cfg.Name, Code: string(s.fault.Code), Text: s.fault.Error()})
+		}
+	}
+}
+
+// identifier is a medium that can tell, by reads alone, whether the chip is of
+// the configured part.
+type identifier interface {
+	Identify(ctx context.Context) (nvm.Found, error)
+}
+
+// identify returns why the slot must not be written to. known says that the
+// store has records of the slot: a config block of that store then proves the
+// chip, and the 0.1 s that a chip of unknown kind takes is saved.
+func (s *slot) identify(ctx context.Context, known bool, incarnation uint32) *Error {
+	if s.cfg.Problem != nil {
+		return &Error{Code: CodeHardware, Slot: s.cfg.Name, Where: s.where(), What: "the slot's bus could not be opened", Err: s.cfg.Problem}
+	}
+	if err := s.identifyEngine(ctx); err != nil {
+		return err
+	}
+	if known {
+		if b, err := s.readBlock(ctx); err == nil && b.Generation.Incarnation == incarnation {
+			return nil
+		}
+	}
+	if m, ok := s.cfg.Medium.(identifier); ok {
+		found, err := m.Identify(ctx)
+		switch {
+		case errors.Is(err, nvm.ErrAddressing) || errors.Is(err, nvm.ErrSize):
+			return s.notIts("the chip at "+s.cfg.Page+" is not the configured one: found "+found.String(), err)
+		case err != nil:
+			return s.hardware("the engine's EEPROM at "+s.cfg.Page+" does not answer", err)
+		}
+	}
+	if g := s.cfg.Medium.Geometry(); g.Page < ee.BlockSize {
+		return s.notIts(fmt.Sprintf("the chip at %s has pages of %d bytes; a config block takes one page of %d", s.cfg.Page, g.Page, ee.BlockSize), nil)
+	}
+	return nil
+}
+
+func (s *slot) identifyEngine(ctx context.Context) *Error {
+	if !s.can(ee.CapStatus) {
+		return nil
+	}
+	id, err := s.engine.Identity(ctx)
+	switch {
+	case errors.Is(err, ee.ErrWrongID):
+		return s.notIts("what answers is not the engine", err)
+	case err != nil:
+		return s.hardware("the engine does not answer", err)
+	case !s.cfg.MAC.IsZero() && id.MAC != s.cfg.MAC:
+		return s.notIts(fmt.Sprintf("the engine has MAC %s, configured is %s", id.MAC, s.cfg.MAC), nil)
+	case s.cfg.Serial != 0 && id.Vendor != ee.NoDevice && id.Serial != s.cfg.Serial:
+		return s.notIts(fmt.Sprintf("the device has serial %016x, configured is %016x", id.Serial, s.cfg.Serial), nil)
+	}
+	s.identity = id
+	return nil
+}
+
+// notIts refuses a part that is not the slot's.
+func (s *slot) notIts(what string, err error) *Error {
+	return &Error{
+		Code: CodeIdentity, Slot: s.cfg.Name, Where: s.where(), What: what, Err: err,
+		State: "nothing was written to this slot", Next: "correct the configuration, or put the right part back",
+	}
+}
+
+// slotNamed returns the slot of that name, or a refusal.
+func (e *Enclosure) slotNamed(name string) (*slot, error) {
+	for _, s := range e.slots {
+		if s.cfg.Name == name {
+			return s, nil
+		}
+	}
+	return nil, &Error{
+		Code: CodeUnknownSlot, What: fmt.Sprintf("there is no slot %q", name),
+		State: "nothing was changed", Next: "'baton status' lists the slots",
+	}
+}
+
+// usable refuses slots that nothing may be done to.
+func (e *Enclosure) usable(s *slot) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.problem != nil {
+		return e.problem
+	}
+	if s.fault != nil {
+		return s.fault
+	}
+	if s.blocked != nil {
+		return &Error{
+			Code: CodeBlocked, Slot: s.cfg.Name, What: "the slot is blocked: " + s.blocked.reason.Error(),
+			State: "its set is cut and held", Next: "mend the cause: it is tried again by itself; or baton move resolve", Retry: true,
+		}
+	}
+	return nil
+}
+
+func contains(names []string, n string) bool {
+	for _, x := range names {
+		if x == n {
+			return true
+		}
+	}
+	return false
+}
+
+// lostRecords tells whether acknowledged records may be missing: a page is
+// damaged in which no write can have been under way.
+func lostRecords(r nvm.Report) bool { return len(r.Damaged) > 1 }

@@ -1,0 +1,51 @@
+package enclosure
+
+import (
+	"context"
+	"log/slog"
+	"time"
+)
+
+// eventRing is how many events are kept for those who look later.
+const eventRing = 1024
+
+// emit records an event. It never waits for anybody.
+func (e *Enclosure) emit(ev Event) {
+	e.mu.Lock()
+	ev.Seq = e.lastEvent + 1
+	e.lastEvent = ev.Seq
+	ev.Uptime = time.Since(e.started)
+	ev.Wall = time.Now()
+	if len(e.events) == eventRing {
+		e.events = append(e.events[:0], e.events[1:]...)
+	}
+	e.events = append(e.events, ev)
+	close(e.changed)
+	e.changed = make(chan struct{})
+	e.mu.Unlock()
+	e.log.LogAttrs(context.Background(), slog.LevelInfo, ev.Text,
+		slog.String("kind", ev.Kind), slog.String("slot", ev.Slot), slog.String("host", ev.Host),
+		slog.String("vm", ev.VM), slog.Duration("uptime", ev.Uptime.Round(time.Millisecond)))
+}
+
+// Events returns the events after sequence number after, oldest first; gap
+// tells that some of them are no longer kept.
+func (e *Enclosure) Events(after uint64) (events []Event, gap bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.events) == 0 || after >= e.lastEvent {
+		return nil, false
+	}
+	first := e.events[0].Seq
+	if after < first {
+		return append(events, e.events...), after+1 < first
+	}
+	return append(events, e.events[after-first+1:]...), false
+}
+
+// Changed returns a channel that is closed at the next event.
+func (e *Enclosure) Changed() <-chan struct{} {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.changed
+}

@@ -1,0 +1,236 @@
+package enclosure
+
+import (
+	"context"
+	"fmt"
+
+	"baton/ee"
+	"baton/enclosure/plan"
+	"baton/nvm"
+)
+
+// Fence cuts a host from every slot and keeps it out until it is unfenced. The
+// fence is in the store before anything is looked at, so that whatever is under
+// way meets it at its commit point. It succeeds only when every cut is
+// confirmed; what is not goes on being tried.
+func (e *Enclosure) Fence(ctx context.Context, host, by string) (Fenced, error) {
+	h := e.host(host)
+	if h == nil {
+		return Fenced{}, e.refused(by, unknownHost(host))
+	}
+	rec, _ := e.fenced(host)
+	rec.Fenced = true
+	rec.Epoch++
+	if err := e.put(context.WithoutCancel(ctx), nvm.Urgent, e.hostRecord(host, rec)); err != nil {
+		return Fenced{}, e.refused(by, err)
+	}
+	e.emit(Event{Kind: "fence", Host: host, Text: fmt.Sprintf("%s: fence %d recorded, cutting", host, rec.Epoch), By: by})
+	e.mu.Lock()
+	if met := e.fencing[host]; met != nil {
+		close(met)
+		delete(e.fencing, host)
+	}
+	e.mu.Unlock()
+
+	slots := e.concerned(h.Group)
+	if err := e.acquire(ctx, "fence "+host, true, slots...); err != nil {
+		e.setPending(host, slots)
+		return Fenced{}, e.refused(by, err)
+	}
+	cut, err := e.completeFence(ctx, *h)
+	e.release(slots...)
+	if err != nil {
+		return Fenced{}, e.refused(by, err)
+	}
+	e.emit(Event{Kind: "fence", Host: host, Text: fmt.Sprintf("%s: fenced, %d slots cut and held %v", host, len(cut), cut), By: by})
+	return Fenced{Host: host, Epoch: rec.Epoch, Slots: cut}, nil
+}
+
+// Unfence lets a host take part again; it attaches nothing. epoch is that of
+// the fence that is to end: one that has been fenced again meanwhile stays so.
+func (e *Enclosure) Unfence(ctx context.Context, host string, epoch uint32, by string) error {
+	h := e.host(host)
+	if h == nil {
+		return e.refused(by, unknownHost(host))
+	}
+	rec, _ := e.fenced(host)
+	if rec.Epoch != epoch {
+		return e.refused(by, &Error{
+			Code: CodeStaleUnfence, What: fmt.Sprintf("%s was fenced again: its fence is %d, not %d", host, rec.Epoch, epoch),
+			State: "it stays fenced", Next: "find out who fenced it (baton log), then unfence that fence",
+		})
+	}
+	e.mu.Lock()
+	pending := len(e.pending[host]) > 0
+	e.mu.Unlock()
+	if pending {
+		return e.refused(by, &Error{
+			Code: CodeUnconfirmed, What: "the cut of " + host + " is not confirmed yet", State: "it stays fenced", Retry: true,
+			Next: "see 'baton status' for the slot that can not be cut",
+		})
+	}
+	rec.Fenced = false
+	if err := e.put(ctx, nvm.Urgent, e.hostRecord(host, rec)); err != nil {
+		return e.refused(by, err)
+	}
+	e.mu.Lock()
+	delete(e.distrusted, host)
+	e.mu.Unlock()
+	e.emit(Event{Kind: "unfence", Host: host, Text: host + ": unfenced", By: by})
+	return nil
+}
+
+// concerned are the slots that a fence of a group waits for: those of the
+// group, those that a move has not yet cut from it, and those that an operation
+// may be bringing to it.
+func (e *Enclosure) concerned(group uint16) []*slot {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var slots []*slot
+	for _, s := range e.slots {
+		leaving := s.bound != 0 && !s.left && s.st.Prior != nil && s.st.Prior.To == group
+		unknown := s.bound == 0 && s.holder != "" && s.holder != pollHolder
+		if s.st.Now.To == group || s.bound == group || leaving || unknown {
+			slots = append(slots, s)
+		}
+	}
+	return slots
+}
+
+// bind notes which group an operation brings slots to; 0 ends it.
+func (e *Enclosure) bind(slots []*slot, group uint16) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, s := range slots {
+		s.bound, s.left = group, false
+	}
+}
+
+// slotsOf are the slots that the records give to a group.
+func (e *Enclosure) slotsOf(group uint16) []*slot {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var slots []*slot
+	for _, s := range e.slots {
+		if s.st.Known() && s.st.Now.To == group {
+			slots = append(slots, s)
+		}
+	}
+	return slots
+}
+
+// completeFence cuts what a fenced host still has, then records and writes
+// that it is held. Locks of the slots are held. It is what recovery does too.
+func (e *Enclosure) completeFence(ctx context.Context, h HostConfig) ([]string, error) {
+	slots := e.slotsOf(h.Group)
+	if len(slots) == 0 {
+		return nil, nil
+	}
+	// The cut comes first: it is what is waited for, and it needs no record.
+	open, p := e.cutFrom(ctx, h, slots)
+	if err := e.put(ctx, nvm.Urgent, e.holdRecords(slots)...); err != nil {
+		e.setPending(h.Name, slots)
+		return nil, err
+	}
+	for _, s := range slots {
+		if f := e.settled(ctx, []*slot{s}); f != nil {
+			p.only(s).block(ctx, f.err)
+		} else if s.blocked != nil {
+			e.unblock(s.blocked)
+		}
+	}
+	if open != nil {
+		return nil, open
+	}
+	return names(slots), nil
+}
+
+// cutFrom cuts slots from host and notes those of which that is not confirmed.
+func (e *Enclosure) cutFrom(ctx context.Context, h HostConfig, slots []*slot) (*Error, *pass) {
+	items := make([]*item, len(slots))
+	for i, s := range slots {
+		items[i] = &item{s: s, live: s.live, keep: e.policyOf(e.state(s)) != plan.Never}
+		if s.fault == nil && s.can(ee.CapStatus) {
+			if o, err := e.observe(ctx, s); err == nil {
+				items[i].live = o
+			}
+		}
+	}
+	p := e.newPass(items, nil)
+	p.cutAll(ctx)
+	var open []*slot
+	var first *Error
+	for _, it := range items {
+		if it.cut || e.cutByVLAN(ctx, it.s) {
+			e.noteCut(it.s, "confirmed")
+			continue
+		}
+		e.noteCut(it.s, "unconfirmed")
+		open = append(open, it.s)
+		if first == nil {
+			first = &Error{
+				Code: CodeUnconfirmed, Slot: it.s.cfg.Name, Where: it.s.where(), Err: it.err, Retry: true,
+				What:  "the cut of " + h.Name + " is not confirmed",
+				State: h.Name + " is fenced, gets no new link, and the cut is tried again and again",
+				Next:  "cut the slot by hand (pull its cable, power it off)",
+			}
+		}
+	}
+	e.setPending(h.Name, open)
+	return first, p
+}
+
+// only is the part of p that is s.
+func (p *pass) only(s *slot) *pass {
+	for _, it := range p.items {
+		if it.s == s {
+			return p.e.newPass([]*item{it}, nil)
+		}
+	}
+	return p.e.newPass([]*item{{s: s, live: s.live}}, nil)
+}
+
+func (e *Enclosure) setPending(host string, slots []*slot) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(slots) > 0 {
+		e.pending[host] = slots
+	} else {
+		delete(e.pending, host)
+	}
+}
+
+// fenceSignal is closed when host is fenced (again).
+func (e *Enclosure) fenceSignal(host string) <-chan struct{} {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if _, fenced := e.fencedLocked(host); fenced {
+		closed := make(chan struct{})
+		close(closed)
+		return closed
+	}
+	if e.fencing[host] == nil {
+		e.fencing[host] = make(chan struct{})
+	}
+	return e.fencing[host]
+}
+
+// retryFences goes on with cuts that are not confirmed.
+func (e *Enclosure) retryFences(ctx context.Context) {
+	for _, h := range e.roster.Load().hosts {
+		e.mu.Lock()
+		slots := e.pending[h.Name]
+		e.mu.Unlock()
+		if len(slots) == 0 {
+			continue
+		}
+		short, cancel := context.WithTimeout(ctx, lockWait)
+		if err := e.acquire(short, "fence "+h.Name, true, slots...); err == nil {
+			if open, _ := e.cutFrom(ctx, h, slots); open == nil {
+				e.emit(Event{Kind: "fence", Host: h.Name, Text: fmt.Sprintf("%s: the cut of %v is confirmed now", h.Name, names(slots))})
+			}
+			e.release(slots...)
+		}
+		cancel()
+	}
+}

@@ -1,0 +1,314 @@
+package enclosure
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"baton/ee"
+	"baton/enclosure/plan"
+	"baton/nvm"
+)
+
+// keptMoves is how many moves' outcomes are kept (docs/design.md, "A move").
+const keptMoves = 64
+
+// journal is the agent's memory: the store, and what its records say of all
+// slots. Everything but the store itself is guarded by Enclosure.mu.
+type journal struct {
+	store   *nvm.Store
+	problem *Error // why there is no store to write to
+	report  nvm.Report
+	inc     uint32
+
+	all     map[uint32]plan.Assignment // every assignment that is kept, cancelled ones too
+	nextGen uint32
+	hosts   map[string]plan.Host
+	starts  map[ee.UUID]plan.Start
+}
+
+// record pairs what goes into the store with what it means in memory.
+type record struct {
+	nvm  nvm.Record
+	then func(e *Enclosure)
+}
+
+func (e *Enclosure) assignmentRecord(a plan.Assignment) record {
+	return record{nvm.Record{Key: a.Key(), Value: a.Encode()}, func(e *Enclosure) { e.learn(a) }}
+}
+
+func (e *Enclosure) evidenceRecord(s *slot, ev plan.Evidence) record {
+	return record{
+		nvm.Record{Key: plan.SlotKey(plan.PrefixEvidence, s.index), Value: ev.Encode()},
+		func(*Enclosure) { s.st.Evidence = &ev },
+	}
+}
+
+func (e *Enclosure) startRecord(vm ee.UUID, st plan.Start) record {
+	return record{nvm.Record{Key: plan.StartKey(vm), Value: st.Encode()}, func(e *Enclosure) {
+		e.starts[vm] = st
+		for _, s := range e.slots {
+			e.fold(s)
+		}
+	}}
+}
+
+func (e *Enclosure) hostRecord(name string, h plan.Host) record {
+	return record{
+		nvm.Record{Key: plan.PrefixHost + name, Value: h.Encode()},
+		func(e *Enclosure) { e.hosts[name] = h },
+	}
+}
+
+// releasedRecord marks that the VM of s no longer uses it, or with false that
+// it does again.
+func (e *Enclosure) releasedRecord(s *slot, released bool) record {
+	r := nvm.Record{Key: plan.SlotKey(plan.PrefixReleased, s.index)}
+	gen := uint32(0)
+	if released {
+		gen = s.st.Now.Gen
+		r.Value = []byte{byte(gen >> 24), byte(gen >> 16), byte(gen >> 8), byte(gen)}
+	}
+	return record{r, func(*Enclosure) { s.st.Released = gen }}
+}
+
+// put writes recs as one batch; they mean something only once it is durable.
+func (e *Enclosure) put(ctx context.Context, class nvm.Class, recs ...record) error {
+	w, err := e.begin(ctx, class, recs...)
+	if err != nil {
+		return err
+	}
+	return w.finish(ctx)
+}
+
+// writing is a batch whose last page is in its write cycle.
+type writing struct {
+	e    *Enclosure
+	p    *nvm.Pending
+	recs []record
+}
+
+// begin hands recs to the store's medium; until finish they mean nothing.
+func (e *Enclosure) begin(ctx context.Context, class nvm.Class, recs ...record) (*writing, error) {
+	e.mu.Lock()
+	problem := e.problem
+	e.mu.Unlock()
+	if problem != nil {
+		return nil, problem
+	}
+	batch := make([]nvm.Record, len(recs))
+	for i, r := range recs {
+		batch[i] = r.nvm
+	}
+	p, err := e.store.Begin(ctx, class, batch...)
+	if err != nil {
+		return nil, e.storeError(err)
+	}
+	return &writing{e, p, recs}, nil
+}
+
+// finish waits for the write cycle, reads back and applies.
+func (w *writing) finish(ctx context.Context) error {
+	err := w.p.Finish(ctx)
+	w.e.mu.Lock()
+	defer w.e.mu.Unlock()
+	if err != nil {
+		// Nothing may build on a record of which nobody knows whether it is there.
+		w.e.problem = w.e.storeError(err)
+		return w.e.problem
+	}
+	for _, r := range w.recs {
+		r.then(w.e)
+	}
+	w.e.prune()
+	return nil
+}
+
+// discard ends the batch without taking it into memory: what was written is to
+// be overwritten next.
+func (w *writing) discard(ctx context.Context) error {
+	w.recs = nil
+	return w.finish(ctx)
+}
+
+func (e *Enclosure) storeError(err error) *Error {
+	return &Error{
+		Code: CodeStore, Where: e.cfg.Store.Name, What: "the agent's store did not take a record", Err: err,
+		State: "whether the record is there is not known until the agent starts again",
+		Next:  "check the chip and its bus (baton status), then restart the agent", Retry: true,
+	}
+}
+
+// reserveGen hands out a generation counter above all known ones.
+func (e *Enclosure) reserveGen() uint32 {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.nextGen++
+	return e.nextGen - 1
+}
+
+// learn takes an assignment into memory. Enclosure.mu is held.
+func (e *Enclosure) learn(a plan.Assignment) {
+	e.all[a.Gen] = a
+	e.nextGen = max(e.nextGen, a.Gen+1)
+	for _, s := range e.slots {
+		if !a.Slots.Has(s.index) {
+			continue
+		}
+		s.hist = slices.DeleteFunc(s.hist, func(h plan.Assignment) bool { return h.Gen == a.Gen })
+		if a.Kind != plan.KindCancel {
+			if !a.Preserve {
+				s.st.Root = max(s.st.Root, a.Gen)
+			}
+			s.hist = append(s.hist, a)
+			slices.SortFunc(s.hist, func(x, y plan.Assignment) int { return cmp.Compare(x.Gen, y.Gen) })
+			s.hist = s.hist[max(0, len(s.hist)-2):]
+		}
+		e.fold(s)
+	}
+}
+
+// fold makes s.st from its records. Enclosure.mu is held.
+func (e *Enclosure) fold(s *slot) {
+	s.st.Now, s.st.Prior, s.st.Start = plan.Assignment{}, nil, nil
+	if n := len(s.hist); n > 0 {
+		s.st.Now = s.hist[n-1]
+		if n > 1 {
+			prior := s.hist[n-2]
+			s.st.Prior = &prior
+		}
+	}
+	if st, ok := e.starts[s.st.Now.VM]; ok && !s.st.Now.VM.IsZero() {
+		s.st.Start = &st
+	}
+}
+
+// prune lets go of assignments that no slot and no kept outcome needs. It
+// costs no write: what comes back at the next mount is let go again.
+// Enclosure.mu is held.
+func (e *Enclosure) prune() {
+	const slack = 16
+	if len(e.all) <= keptMoves+2*len(e.slots)+slack {
+		return
+	}
+	needed := map[uint32]bool{}
+	for _, s := range e.slots {
+		needed[s.st.Root] = true
+		for _, a := range s.hist {
+			needed[a.Gen] = true
+		}
+	}
+	gens := slices.Sorted(maps.Keys(e.all))
+	moves := map[ee.UUID]bool{}
+	for _, g := range slices.Backward(gens) {
+		a := e.all[g]
+		switch a.Kind {
+		case plan.KindMove, plan.KindAttach, plan.KindUndo, plan.KindCancel:
+			if !moves[a.ID] && len(moves) < keptMoves {
+				moves[a.ID] = true
+			}
+			if moves[a.ID] {
+				needed[g] = true
+			}
+		}
+		if !needed[g] {
+			e.store.Forget(a.Key())
+			delete(e.all, g)
+		}
+	}
+}
+
+// load reads all records. What it can not understand is reported and left
+// where it is.
+func (e *Enclosure) load() (problems []string) {
+	e.inc = e.store.Incarnation()
+	bad := func(key string, err error) {
+		problems = append(problems, fmt.Sprintf("record %q: %v", key, err))
+	}
+	for key, value := range e.store.All("") {
+		switch key[:1] {
+		case plan.PrefixAssignment:
+			a, err := plan.DecodeAssignment(key, value)
+			if err != nil {
+				bad(key, err)
+				continue
+			}
+			e.all[a.Gen] = a
+		case plan.PrefixEvidence:
+			ev, err := plan.DecodeEvidence(value)
+			if err != nil || len(key) != 2 {
+				bad(key, err)
+				continue
+			}
+			if i := int(key[1]); i < len(e.slots) {
+				e.slots[i].st.Evidence = &ev
+			}
+		case plan.PrefixStart:
+			st, err := plan.DecodeStart(value)
+			if err != nil || len(key) != 17 {
+				bad(key, err)
+				continue
+			}
+			e.starts[ee.UUID([]byte(key[1:]))] = st
+		case plan.PrefixReleased:
+			if len(key) != 2 || len(value) != 4 {
+				bad(key, plan.ErrRecord)
+				continue
+			}
+			if i := int(key[1]); i < len(e.slots) {
+				e.slots[i].st.Released = uint32(value[0])<<24 | uint32(value[1])<<16 | uint32(value[2])<<8 | uint32(value[3])
+			}
+		case plan.PrefixHost:
+			h, err := plan.DecodeHost(value)
+			if err != nil {
+				bad(key, err)
+				continue
+			}
+			e.hosts[key[1:]] = h
+		}
+	}
+	for _, g := range slices.Sorted(maps.Keys(e.all)) {
+		e.learn(e.all[g])
+	}
+	e.nextGen = max(e.nextGen, 1)
+	for _, s := range e.slots {
+		e.fold(s)
+	}
+	e.prune()
+	return problems
+}
+
+// fenced tells whether a host is fenced now, and its record.
+func (e *Enclosure) fenced(name string) (plan.Host, bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.fencedLocked(name)
+}
+
+func (e *Enclosure) fencedLocked(name string) (plan.Host, bool) {
+	h, ok := e.hosts[name]
+	return h, !ok || h.Fenced || e.distrusted[name]
+}
+
+// peerOf says whom a group belongs to now; nil = nobody.
+func (e *Enclosure) peerOf(group uint16) *plan.Peer {
+	h := e.hostOf(group)
+	if h == nil {
+		return nil
+	}
+	_, fenced := e.fenced(h.Name)
+	return &plan.Peer{MAC: h.MAC, Fenced: fenced}
+}
+
+// vmName is for people: the configured name, or the UUID.
+func (e *Enclosure) vmName(id ee.UUID) string {
+	if id.IsZero() {
+		return ""
+	}
+	if v := find(e.roster.Load().vms, func(v VMConfig) bool { return v.UUID == id }); v != nil {
+		return v.Name
+	}
+	return id.String()
+}

@@ -1,0 +1,616 @@
+package enclosure
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"baton/ee"
+	"baton/enclosure/bug"
+	"baton/enclosure/plan"
+	"baton/nvm"
+)
+
+// Move passes a set of slots to another host, as one. A refusal is an *Error
+// and has changed nothing. Once the set has been cut, the move comes back with
+// how it ended in State.
+//
+// It blocks for the hardware's time (about 20 ms a slot) and then for at most
+// Wait until the target's engine is the peer.
+func (e *Enclosure) Move(ctx context.Context, r MoveRequest) (Move, error) {
+	if r.ID.IsZero() {
+		return Move{}, e.refused(r.By, bad("the move has no ID", "give one, so that a repeat has the effect of one"))
+	}
+	if r.Wait < 0 || r.Wait > MaxWait {
+		return Move{}, e.refused(r.By, bad(fmt.Sprintf("wait is %v, want 0..%v", r.Wait, MaxWait), ""))
+	}
+	vm, slots, err := e.setOf(r.VM, r.Slots)
+	if err != nil {
+		return Move{}, e.refused(r.By, err)
+	}
+	target := e.host(r.To)
+	if target == nil {
+		return Move{}, e.refused(r.By, unknownHost(r.To))
+	}
+	a := plan.Assignment{Kind: plan.KindMove, Preserve: r.Preserve && vm.Policy != plan.Never, To: target.Group, VM: vm.UUID, ID: r.ID, Slots: bits(slots)}
+	if m, known := e.MoveByID(r.ID); known && !bug.Is(bug.Once) {
+		if m.VM != r.VM || m.To != r.To || m.Preserve != a.Preserve || !sameNames(m.Slots, names(slots)) {
+			return Move{}, e.refused(r.By, &Error{
+				Code: CodeMoveIDReused, What: fmt.Sprintf("move %s is known with other content: %s, %v to %s", r.ID, m.VM, m.Slots, m.To),
+				State: "nothing was changed", Next: "use a new ID for another move",
+			})
+		}
+		return m, nil
+	}
+	if err := e.acquire(ctx, "move "+r.VM+" to "+r.To, false, slots...); err != nil {
+		return Move{}, e.refused(r.By, err)
+	}
+	defer e.release(slots...)
+	if err := e.mayAssign(vm, target, slots, r.Expect); err != nil {
+		return Move{}, e.refused(r.By, err)
+	}
+	return e.assign(ctx, a, slots, *vm, *target, r.Wait, r.By)
+}
+
+// setOf resolves a VM and slots of it; no slots means all of the VM.
+func (e *Enclosure) setOf(vmName string, slotNames []string) (*VMConfig, []*slot, error) {
+	vm := e.vm(vmName)
+	if vm == nil {
+		return nil, nil, &Error{Code: CodeUnknownVM, What: fmt.Sprintf("there is no VM %q in the configuration", vmName), State: "nothing was changed", Next: "'baton status' lists the VMs"}
+	}
+	if len(slotNames) == 0 {
+		slotNames = vm.Slots
+	}
+	var slots []*slot
+	for _, n := range slotNames {
+		s, err := e.slotNamed(n)
+		if err != nil {
+			return nil, nil, err
+		}
+		if !contains(vm.Slots, n) {
+			return nil, nil, &Error{
+				Code: CodeSlotNotVM, Slot: n, What: "the slot is not one of VM " + vmName,
+				State: "nothing was changed", Next: "its slots are " + strings.Join(vm.Slots, ", "),
+			}
+		}
+		if slices.Contains(slots, s) {
+			return nil, nil, bad("slot "+n+" is named twice", "")
+		}
+		slots = append(slots, s)
+	}
+	slices.SortFunc(slots, func(a, b *slot) int { return a.index - b.index })
+	return vm, slots, nil
+}
+
+// mayAssign is everything that can refuse a new assignment before the hardware
+// is asked. The locks of slots are held.
+func (e *Enclosure) mayAssign(vm *VMConfig, target *HostConfig, slots []*slot, expect map[string]ee.Generation) error {
+	const unchanged = "nothing was changed"
+	if !contains(vm.Hosts, target.Name) && !bug.Is(bug.Closed) {
+		return &Error{
+			Code: CodeNotAllowed, What: fmt.Sprintf("VM %s may not run on %s", vm.Name, target.Name), State: unchanged,
+			Next: "the configuration lets it run on " + strings.Join(vm.Hosts, ", "),
+		}
+	}
+	if _, fenced := e.fenced(target.Name); fenced {
+		err := e.fencedError(target.Group)
+		err.State = unchanged
+		return err
+	}
+	for name, gen := range expect {
+		s, err := e.slotNamed(name)
+		if err != nil {
+			return err
+		}
+		if !slices.Contains(slots, s) {
+			return bad("a generation is given for slot "+name+", which is not in the set", "")
+		}
+		if have := (ee.Generation{Incarnation: e.inc, Counter: e.state(s).Now.Gen}); have != gen {
+			return &Error{
+				Code: CodeGenerationChanged, Slot: name, Current: have, State: unchanged,
+				What: fmt.Sprintf("generation is %s, not %s: someone moved it since you looked", have, gen),
+				Next: "look again with 'baton status', or leave --expect out to move what is there",
+			}
+		}
+	}
+	from := uint16(ee.GroupFree)
+	for _, s := range slots {
+		if err := e.usable(s); err != nil {
+			return err
+		}
+		st := e.state(s)
+		switch {
+		case st.Held() && st.Now.VM != vm.UUID:
+			return &Error{
+				Code: CodeHeldForOther, Slot: s.cfg.Name, What: "the slot is held for VM " + e.vmName(st.Now.VM), State: unchanged,
+				Next: fmt.Sprintf("release it if that VM will not come back: baton release %s --free", e.vmName(st.Now.VM)),
+			}
+		case st.InUse() && st.Now.VM != vm.UUID:
+			return &Error{
+				Code: CodeInUse, Slot: s.cfg.Name, What: "VM " + e.vmName(st.Now.VM) + " has the slot and has not released it", State: unchanged,
+				Next: "stop that VM and release the slot first",
+			}
+		}
+		if st.Now.To == ee.GroupFree {
+			continue
+		}
+		if from != ee.GroupFree && from != st.Now.To {
+			return &Error{
+				Code: CodeSplitSet, Slot: s.cfg.Name, What: fmt.Sprintf("the set is with two hosts: groups %d and %d", from, st.Now.To), State: unchanged,
+				Next: "move its parts one by one",
+			}
+		}
+		from = st.Now.To
+	}
+	return nil
+}
+
+// assign is the transaction of docs/design.md, "A move", for moves and attaches
+// alike. The locks are held and the request has been found good.
+func (e *Enclosure) assign(ctx context.Context, a plan.Assignment, slots []*slot, vm VMConfig, target HostConfig, wait time.Duration, by string) (Move, error) {
+	began := time.Now()
+	a.Gen = e.reserveGen()
+	m := &Move{ID: a.ID, VM: vm.Name, Slots: names(slots), To: target.Name, State: MoveRunning, Preserve: a.Preserve, Generation: ee.Generation{Incarnation: e.inc, Counter: a.Gen}}
+	for _, s := range slots {
+		if h := e.hostOf(e.state(s).Now.To); h != nil {
+			m.From = h.Name
+		}
+	}
+	step := func(name, text string) {
+		e.mu.Lock()
+		m.Steps = append(m.Steps, Step{name, time.Since(began), text})
+		e.mu.Unlock()
+		e.emit(Event{Kind: "step", VM: vm.Name, Host: target.Name, Move: a.ID.String(), Text: name + ": " + text, By: by})
+	}
+	e.remember(m)
+	e.bind(slots, target.Group)
+	defer e.bind(slots, 0)
+
+	// The intent's write cycle is the time in which the slots are read.
+	work, cancel := context.WithTimeout(ctx, opTimeout)
+	defer cancel()
+	intent, err := e.begin(work, nvm.Urgent, e.assignmentRecord(a))
+	if err != nil {
+		e.forget(m)
+		return Move{}, e.refused(by, err)
+	}
+	items, seen := e.look(work, slots)
+	if seen != nil {
+		// Nothing was cut: the intent is replaced by its cancellation, and the
+		// slots keep the generation that they have.
+		err := intent.discard(context.WithoutCancel(ctx))
+		a.Kind = plan.KindCancel
+		if err == nil {
+			err = e.put(context.WithoutCancel(ctx), nvm.Urgent, e.assignmentRecord(a))
+		}
+		if err != nil {
+			seen = e.asError(errors.Join(seen, err))
+		}
+		e.end(m, MoveRefused, seen)
+		return Move{}, e.refused(by, seen)
+	}
+	step("checked", fmt.Sprintf("identity, config block and group of %d slots read and agree", len(slots)))
+	if err := intent.finish(work); err != nil {
+		e.forget(m)
+		return Move{}, e.refused(by, err)
+	}
+	step("intent", "written and read back")
+
+	p := e.prepare(items, a, vm, step)
+	if f := p.run(work); f != nil {
+		return e.fail(ctx, p, f, m, slots, wait, began, by)
+	}
+	e.concludeDoubt(ctx, p)
+	return e.awaitPeers(ctx, p, m, wait, by), nil
+}
+
+// look reads each slot and compares with what is known of it.
+func (e *Enclosure) look(ctx context.Context, slots []*slot) ([]*item, *Error) {
+	items := make([]*item, len(slots))
+	for i, s := range slots {
+		items[i] = &item{s: s}
+	}
+	perBus(items, func(its []*item) {
+		for _, it := range its {
+			it.err = e.lookAt(ctx, it)
+		}
+	})
+	for _, it := range items {
+		if it.err != nil {
+			return items, e.asError(it.err)
+		}
+	}
+	return items, nil
+}
+
+func (e *Enclosure) lookAt(ctx context.Context, it *item) error {
+	s := it.s
+	disagrees := func(code Code, what string) *Error {
+		return &Error{
+			Code: code, Slot: s.cfg.Name, Where: s.where(), What: what, Retry: code == CodeHardware,
+			State: "nothing was changed", Next: "look with 'baton status'; what can be mended is mended within seconds",
+		}
+	}
+	if s.can(ee.CapStatus) {
+		o, err := e.observe(ctx, s)
+		if err != nil {
+			return s.hardware("the engine can not be read", err)
+		}
+		it.live = o
+		switch {
+		case o.Ident != s.identity.Word:
+			return disagrees(CodeIdentity, fmt.Sprintf("engine or device was replaced: identity 0x%08x, was 0x%08x", o.Ident, s.identity.Word))
+		case o.Status&ee.StatConfigBad != 0 || o.Status&ee.StatLoaded == 0:
+			return disagrees(CodeHardware, fmt.Sprintf("the engine has not loaded its config block (status 0x%02x)", o.Status))
+		case s.block != nil && o.Group != s.block.Group:
+			return disagrees(CodeHardware, fmt.Sprintf("the engine runs with group %d, its config block has %d", o.Group, s.block.Group))
+		}
+	}
+	if err := s.sameBlock(ctx); err != nil {
+		if errors.Is(err, errBlockChanged) || isBlockError(err) {
+			return disagrees(CodeHardware, err.Error())
+		}
+		return s.hardware("the engine's EEPROM can not be read", err)
+	}
+	return nil
+}
+
+// prepare says what each slot of a new assignment should look like and what
+// becomes of its memory: only a yes goes along, anything else is reset.
+func (e *Enclosure) prepare(items []*item, a plan.Assignment, vm VMConfig, step func(string, string)) *pass {
+	for _, it := range items {
+		st := e.state(it.s) // a is its newest by now
+		before := st
+		if st.Prior != nil {
+			before.Now, before.Prior = *st.Prior, nil
+		}
+		it.do = plan.DoCut | plan.DoWrite | plan.DoReload | plan.DoConnect
+		it.keep = a.Preserve
+		it.reset = !a.Preserve
+		it.want = plan.Desire(st, e.inc, vm.Policy, e.peerOf(a.To))
+		if !a.Preserve {
+			continue
+		}
+		live := &it.live
+		if !it.s.can(ee.CapStatus) {
+			live = nil
+		}
+		sameVM := before.Now.VM == a.VM
+		if v := plan.Judge(before, live); v.Preserved != plan.Yes || !sameVM {
+			it.want.Block.Flags &^= ee.FlagTarget
+			it.want.Show &^= ee.ShowTarget | ee.ShowPowerKept
+			it.reset = true
+			it.doubt = plan.WhyNoProof
+			if live != nil && sameVM {
+				it.doubt = plan.Doubt(before, *live)
+			}
+		}
+	}
+	return e.newPass(items, step)
+}
+
+// concludeDoubt records, after the links are up, why memories of a preserved
+// move were not kept: until then the engines' words say so.
+func (e *Enclosure) concludeDoubt(ctx context.Context, p *pass) {
+	for _, it := range p.items {
+		if it.doubt == plan.NoReason {
+			continue
+		}
+		e.void(ctx, it.s, it.doubt)
+		it.doubt = plan.NoReason
+		// A page that was written before the doubt came up still says target.
+		if it.s.block == nil || it.s.block.Flags&ee.FlagTarget != 0 {
+			e.settled(ctx, []*slot{it.s})
+		}
+	}
+}
+
+// fail ends a move that went wrong: before the commit point it is undone (or
+// held, where a fence came between), after it the rest is retried within wait.
+func (e *Enclosure) fail(ctx context.Context, p *pass, f *failure, m *Move, slots []*slot, wait time.Duration, began time.Time, by string) (Move, error) {
+	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), opTimeout)
+	defer cancel()
+	if f.committed {
+		return e.pushOn(ctx, p, f, m, wait, by), nil
+	}
+	p.step("undo", f.err.Error())
+	var err error
+	state := MoveUndone
+	if f.err.Code == CodeFenced {
+		state, err = MoveHeld, e.hold(clean, slots, f.err)
+	} else {
+		err = e.undo(clean, slots, f.err)
+	}
+	if err == nil && e.state(slots[0]).Held() {
+		state = MoveHeld
+	}
+	if err != nil {
+		p.block(clean, e.asError(fmt.Errorf("%w; and going back failed: %w", f.err, err)))
+		state = MoveBlocked
+	}
+	return e.end(m, state, f.err), nil
+}
+
+// pushOn repeats the make of a committed set until wait is over; then every
+// link of it is cut and the set is blocked.
+func (e *Enclosure) pushOn(ctx context.Context, p *pass, f *failure, m *Move, wait time.Duration, by string) Move {
+	deadline := time.Now().Add(orDefault(wait))
+	stop := e.fenceSignal(m.To)
+	for time.Now().Before(deadline) && !waitFor(ctx, stop, makeRetry) {
+		for _, it := range p.items {
+			it.err = nil
+		}
+		if f = p.makeLinks(ctx); f == nil {
+			e.concludeDoubt(ctx, p)
+			return e.awaitPeers(ctx, p, m, time.Until(deadline), by)
+		}
+	}
+	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), opTimeout)
+	defer cancel()
+	p.block(clean, f.err)
+	return e.end(m, MoveBlocked, f.err)
+}
+
+const (
+	makeRetry = 100 * time.Millisecond
+	peerPoll  = 2 * time.Millisecond
+)
+
+// awaitPeers waits until every slot's engine is connected to the target's. A
+// foreign peer cuts the whole set and voids it; an absent one leaves it
+// waiting.
+func (e *Enclosure) awaitPeers(ctx context.Context, p *pass, m *Move, wait time.Duration, by string) Move {
+	deadline := time.Now().Add(orDefault(wait))
+	stop := e.fenceSignal(m.To)
+	pausing := time.Duration(peerPoll)
+	for {
+		absent, err := e.peers(ctx, p)
+		switch {
+		case err != nil && err.Code == CodeForeignPeer:
+			e.foreign(ctx, p, err)
+			for _, it := range p.items {
+				it.err = nil
+			}
+			if time.Now().Before(deadline) && !waitFor(ctx, stop, makeRetry) {
+				for _, it := range p.items {
+					st := e.state(it.s)
+					it.do = plan.DoCut | plan.DoConnect | plan.DoWrite
+					it.want = plan.Desire(st, e.inc, e.policyOf(st), e.peerOf(st.Now.To))
+				}
+				if f := p.run(ctx); f == nil {
+					continue
+				}
+			}
+			clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), opTimeout)
+			defer cancel()
+			p.block(clean, err)
+			return e.end(m, MoveBlocked, err)
+		case err == nil && len(absent) == 0:
+			e.emit(Event{Kind: "linked", VM: m.VM, Host: m.To, Move: m.ID.String(), Text: fmt.Sprintf("%v linked with %s, generation %s", m.Slots, m.To, m.Generation), By: by})
+			return e.end(m, MoveDone, nil)
+		}
+		if time.Now().After(deadline) || waitFor(ctx, stop, pausing) {
+			why := err
+			if why == nil {
+				why = &Error{Code: CodeHardware, What: fmt.Sprintf("links are on, but the engine of %s has not appeared at %v", m.To, absent), Retry: true}
+			}
+			return e.end(m, MoveWaiting, why)
+		}
+		pausing = min(2*pausing, time.Second)
+	}
+}
+
+// peers reads who the slots' engines are connected to.
+func (e *Enclosure) peers(ctx context.Context, p *pass) (absent []string, first *Error) {
+	perBus(p.items, func(its []*item) {
+		for _, it := range its {
+			it.err = nil
+			if !it.s.can(ee.CapStatus) {
+				continue
+			}
+			var peer ee.Peer
+			if peer, it.err = it.s.engine.Peer(ctx); it.err != nil {
+				it.err = it.s.hardware("the engine can not be read", it.err)
+				continue
+			}
+			if _, it.err = e.observe(ctx, it.s); it.err != nil {
+				it.err = it.s.hardware("the engine can not be read", it.err)
+				continue
+			}
+			e.mu.Lock()
+			it.s.peer = peer
+			e.mu.Unlock()
+			switch {
+			case peer.MAC.IsZero() || it.s.live.Status&ee.StatLink == 0:
+				it.err = errAbsent
+			case peer.MAC != it.want.Peer && !bug.Is(bug.OneOwner):
+				it.err = &Error{Code: CodeForeignPeer, Slot: it.s.cfg.Name, Where: it.s.where(), What: fmt.Sprintf("connected to %s, which is not the target's %s", peer.MAC, it.want.Peer), Retry: true}
+			}
+		}
+	})
+	for _, it := range p.items {
+		switch {
+		case it.err == nil:
+		case errors.Is(it.err, errAbsent):
+			absent = append(absent, it.s.cfg.Name)
+		case first == nil || e.asError(it.err).Code == CodeForeignPeer:
+			first = e.asError(it.err)
+		}
+		it.err = nil
+	}
+	return absent, first
+}
+
+var errAbsent = errors.New("no peer")
+
+// foreign cuts the whole set and voids its memory.
+func (e *Enclosure) foreign(ctx context.Context, p *pass, why *Error) {
+	p.cutAll(ctx)
+	e.emit(Event{Kind: "fault", Slot: why.Slot, Code: string(why.Code), Text: why.Error() + "; the whole set was cut"})
+	for _, it := range p.items {
+		e.void(ctx, it.s, plan.WhyForeignPeer)
+	}
+}
+
+// remember, forget and end keep the moves of this run.
+func (e *Enclosure) remember(m *Move) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.moves[m.ID] = m
+	e.order = append(e.order, m.ID)
+	for len(e.order) > keptMoves {
+		delete(e.moves, e.order[0])
+		e.order = e.order[1:]
+	}
+}
+
+func (e *Enclosure) forget(m *Move) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.moves, m.ID)
+	e.order = slices.DeleteFunc(e.order, func(id ee.UUID) bool { return id == m.ID })
+}
+
+func (e *Enclosure) end(m *Move, state MoveState, why *Error) Move {
+	memory := map[string]plan.Verdict{}
+	for _, n := range m.Slots {
+		if s, err := e.slotNamed(n); err == nil && state != MoveRefused {
+			memory[n] = e.judge(s)
+		}
+	}
+	e.mu.Lock()
+	m.State, m.Memory = state, memory
+	if s, err := e.slotNamed(m.Slots[0]); err == nil {
+		m.Generation.Counter = s.st.Now.Gen
+	}
+	if why != nil {
+		m.Reason = why.Error()
+	}
+	out := copyMove(m)
+	e.mu.Unlock()
+	text := fmt.Sprintf("%s: %v to %s: %s", m.VM, m.Slots, m.To, state)
+	if why != nil {
+		text += ": " + why.Error()
+	}
+	e.emit(Event{Kind: "move", VM: m.VM, Host: m.To, Move: m.ID.String(), Text: text})
+	return out
+}
+
+func copyMove(m *Move) Move {
+	c := *m
+	c.Steps = slices.Clone(m.Steps)
+	return c
+}
+
+// MoveByID tells what is known of a move: of this run, or from the records.
+func (e *Enclosure) MoveByID(id ee.UUID) (Move, bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if m, ok := e.moves[id]; ok {
+		return copyMove(m), true
+	}
+	var intent, end *plan.Assignment
+	for _, a := range e.all {
+		if a.ID != id || id.IsZero() {
+			continue
+		}
+		switch a.Kind {
+		case plan.KindMove:
+			intent = &a
+		case plan.KindCancel, plan.KindUndo:
+			if end == nil || a.Gen > end.Gen {
+				end = &a
+			}
+		case plan.KindFence:
+			if end == nil {
+				end = &a
+			}
+		}
+	}
+	if intent == nil && end == nil {
+		return Move{}, false
+	}
+	a := intent
+	if a == nil {
+		a = end
+	}
+	m := Move{ID: id, VM: e.vmName(a.VM), Preserve: a.Preserve, State: MoveDone, Generation: ee.Generation{Incarnation: e.inc, Counter: a.Gen}}
+	if h := e.hostOf(a.To); h != nil {
+		m.To = h.Name
+	}
+	for _, s := range e.slots {
+		if !a.Slots.Has(s.index) {
+			continue
+		}
+		m.Slots = append(m.Slots, s.cfg.Name)
+		if s.blocked != nil && s.st.Now.ID == id {
+			m.State, m.Reason = MoveBlocked, s.blocked.reason.Error()
+		}
+	}
+	if end != nil && m.State != MoveBlocked {
+		switch {
+		case end.Kind == plan.KindCancel:
+			m.State = MoveRefused
+		case end.To == ee.GroupFree:
+			m.State = MoveHeld
+		default:
+			m.State = MoveUndone
+		}
+	}
+	return m, true
+}
+
+func (e *Enclosure) refused(by string, err error) error {
+	known := e.asError(err)
+	if bug.Is(bug.NothingSilent) {
+		return known
+	}
+	e.emit(Event{Kind: "refused", Slot: known.Slot, Code: string(known.Code), Text: known.Error(), By: by})
+	return known
+}
+
+func bad(what, next string) *Error {
+	return &Error{Code: CodeBadRequest, What: what, State: "nothing was changed", Next: next}
+}
+
+func unknownHost(name string) *Error {
+	return &Error{Code: CodeUnknownHost, What: fmt.Sprintf("there is no host %q in the configuration", name), State: "nothing was changed", Next: "'baton status' lists the hosts"}
+}
+
+func bits(slots []*slot) plan.SlotSet {
+	var b plan.SlotSet
+	for _, s := range slots {
+		b = b.With(s.index)
+	}
+	return b
+}
+
+func sameNames(a, b []string) bool {
+	x, y := slices.Clone(a), slices.Clone(b)
+	slices.Sort(x)
+	slices.Sort(y)
+	return slices.Equal(x, y)
+}
+
+func orDefault(wait time.Duration) time.Duration {
+	if wait == 0 {
+		return DefaultWait
+	}
+	return wait
+}
+
+// waitFor waits d and tells whether ctx or stop ended it.
+func waitFor(ctx context.Context, stop <-chan struct{}, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return false
+	case <-ctx.Done():
+	case <-stop:
+	}
+	return true
+}

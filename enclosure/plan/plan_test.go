@@ -1,0 +1,221 @@
+package plan
+
+import (
+	"bytes"
+	"os"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"baton/ee"
+)
+
+func TestTablesPage(t *testing.T) {
+	const page = "../../docs/state-tables.md"
+	var want bytes.Buffer
+	if err := WriteTables(&want); err != nil {
+		t.Fatal(err)
+	}
+	got, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want.String(), string(got)); diff != "" {
+		t.Errorf("%s is old, run go generate ./enclosure/plan:\n%s", page, diff)
+	}
+}
+
+func TestNextIsDeterministic(t *testing.T) {
+	seen := map[string]bool{}
+	for _, r := range Rules {
+		for _, f := range r.From {
+			k := string(f) + "/" + string(r.On)
+			if seen[k] {
+				t.Errorf("two rows for %s", k)
+			}
+			seen[k] = true
+		}
+	}
+}
+
+func TestNextRefuses(t *testing.T) {
+	for _, tt := range []struct {
+		f  Flag
+		on Trigger
+	}{
+		{Armed, Proving}, {Target, Proving}, {Void, Proving}, // a proof would paper over a reset at VM start
+		{Armed, Acking},
+		{None, Disarming}, {Target, Disarming}, {Void, ArmProven},
+	} {
+		if to, err := Next(tt.f, tt.on, true); err == nil {
+			t.Errorf("Next(%s, %s) = %s; want a refusal", tt.f, tt.on, to)
+		}
+	}
+}
+
+// uuid draws mostly few different values, so that they meet.
+func uuid(t *rapid.T, label string) (u ee.UUID) {
+	u[15] = rapid.Byte().Draw(t, label)
+	return u
+}
+
+func group(t *rapid.T, label string) uint16 {
+	if rapid.Bool().Draw(t, label+" free") {
+		return ee.GroupFree
+	}
+	return rapid.Uint16Range(ee.GroupMin, ee.GroupMax).Draw(t, label)
+}
+
+func TestRecordsRoundTrip(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		a := Assignment{
+			Kind: Kind(rapid.IntRange(1, 7).Draw(t, "kind")), Preserve: rapid.Bool().Draw(t, "preserve"), To: group(t, "to"),
+			Slots: SlotSet(rapid.Uint64Min(1).Draw(t, "slots")), VM: uuid(t, "vm"), ID: uuid(t, "id"), Gen: rapid.Uint32().Draw(t, "gen"),
+		}
+		if got, err := DecodeAssignment(a.Key(), a.Encode()); err != nil || got != a {
+			t.Fatalf("assignment %+v came back as %+v, %v", a, got, err)
+		}
+		if n := len(a.Key()) + len(a.Encode()); n > 49 {
+			t.Fatalf("an assignment takes %d bytes: more than one page's", n)
+		}
+		e := Evidence{
+			Flag: rapid.SampledFrom([]Flag{None, Armed, Target, Spent, Void}).Draw(t, "flag"), Gen: rapid.Uint32().Draw(t, "gen"),
+			Base: Values{rapid.Uint32().Draw(t, "resets"), rapid.Uint32().Draw(t, "epoch"), rapid.Uint32().Draw(t, "ident")},
+			ID:   uuid(t, "id"), GuardBefore: rapid.Bool().Draw(t, "guard"), Acked: rapid.Bool().Draw(t, "acked"),
+			Lease: rapid.Uint16().Draw(t, "lease"), Why: Reason(rapid.IntRange(0, len(reasonText)-1).Draw(t, "why")),
+		}
+		if got, err := DecodeEvidence(e.Encode()); err != nil || got != e {
+			t.Fatalf("evidence %+v came back as %+v, %v", e, got, err)
+		}
+		s := Start{Nonce: uuid(t, "nonce"), Gen: rapid.Uint32().Draw(t, "gen"), Slots: SlotSet(rapid.Uint64().Draw(t, "slots"))}
+		if got, err := DecodeStart(s.Encode()); err != nil || got != s {
+			t.Fatalf("start %+v came back as %+v, %v", s, got, err)
+		}
+		h := Host{Fenced: rapid.Bool().Draw(t, "fenced"), Epoch: rapid.Uint32().Draw(t, "epoch")}
+		if got, err := DecodeHost(h.Encode()); err != nil || got != h {
+			t.Fatalf("host %+v came back as %+v, %v", h, got, err)
+		}
+	})
+}
+
+func FuzzDecodeRecords(f *testing.F) {
+	a := Assignment{Kind: KindMove, Preserve: true, To: 101, Slots: 3, VM: ee.UUID{1}, ID: ee.UUID{2}, Gen: 7}
+	f.Add(a.Key(), a.Encode())
+	f.Add("b\x00", Evidence{Flag: Armed, Gen: 7, Base: Values{1, 2, 3}}.Encode())
+	f.Add("hserver1", Host{true, 3}.Encode())
+	f.Add("s", Start{Gen: 1}.Encode())
+	f.Fuzz(func(t *testing.T, key string, p []byte) {
+		if a, err := DecodeAssignment(key, p); err == nil {
+			if again, err := DecodeAssignment(a.Key(), a.Encode()); err != nil || again != a {
+				t.Errorf("assignment %+v, then %+v, %v", a, again, err)
+			}
+		}
+		if e, err := DecodeEvidence(p); err == nil {
+			if again, err := DecodeEvidence(e.Encode()); err != nil || again != e {
+				t.Errorf("evidence %+v, then %+v, %v", e, again, err)
+			}
+		}
+		if s, err := DecodeStart(p); err == nil {
+			if again, err := DecodeStart(s.Encode()); err != nil || again != s {
+				t.Errorf("start %+v, then %+v, %v", s, again, err)
+			}
+		}
+		if h, err := DecodeHost(p); err == nil {
+			if again, err := DecodeHost(h.Encode()); err != nil || again != h {
+				t.Errorf("host %+v, then %+v, %v", h, again, err)
+			}
+		}
+	})
+}
+
+// TestFoldAgreesWithTable drives the records as the agent does by what Next
+// says, and looks that folding them gives the same flag.
+func TestFoldAgreesWithTable(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		vm := ee.UUID{1}
+		s := Slot{Caps: ^ee.Caps(0), Now: Assignment{Kind: KindAdopt, To: 101, VM: vm, Gen: 1}}
+		flag := None
+		write := func(f Flag) { s.Evidence = &Evidence{Flag: f, Gen: s.Now.Gen} }
+		assign := func(kind Kind, to uint16, preserve bool) {
+			s.Now = Assignment{Kind: kind, To: to, VM: vm, Preserve: preserve, Gen: s.Now.Gen + 1}
+			if !preserve {
+				s.Root = s.Now.Gen
+			}
+		}
+		for range rapid.IntRange(1, 20).Draw(t, "steps") {
+			on := rapid.SampledFrom([]Trigger{ArmProven, Fencing, Moving, Undoing, Starting, Disarming, Acking, Doubting, Replacing}).Draw(t, "trigger")
+			clean := rapid.Bool().Draw(t, "clean")
+			to, err := Next(flag, on, clean)
+			if err != nil {
+				continue
+			}
+			switch on {
+			case Fencing:
+				assign(KindFence, ee.GroupFree, true)
+			case Moving:
+				assign(KindMove, 102, true)
+			case Undoing:
+				assign(KindUndo, 101, true)
+			case Replacing:
+				assign(KindMove, 103, false)
+			default:
+				if to != flag {
+					write(to)
+				}
+			}
+			if to == Void && flag != Void && s.Flag() != Void {
+				write(Void) // the agent records doubt after the links are as they should be
+			}
+			flag = to
+			if got := s.Flag(); got != flag {
+				t.Fatalf("after %s (clean %v): folded %s; the table says %s", on, clean, got, flag)
+			}
+		}
+	})
+}
+
+func TestJudge(t *testing.T) {
+	const good = ee.StatDevice | ee.StatPower
+	seen := ee.Observation{Status: good, Resets: 4, Epoch: 7, Ident: 9, Proven: 4}
+	base := ValuesOf(seen)
+	now := Assignment{Kind: KindMove, To: 101, VM: ee.UUID{1}, Gen: 5, Preserve: true}
+	all := ^ee.Caps(0)
+	with := func(f func(o *ee.Observation)) *ee.Observation {
+		o := seen
+		f(&o)
+		return &o
+	}
+	for _, tt := range []struct {
+		name string
+		s    Slot
+		o    *ee.Observation
+		want Answer
+	}{
+		{"proof, nothing since", Slot{Caps: all, Now: now}, &seen, Yes},
+		{"no proof", Slot{Caps: all, Now: now}, with(func(o *ee.Observation) { o.Proven = 0 }), No},
+		{"reset after the proof", Slot{Caps: all, Now: now}, with(func(o *ee.Observation) { o.Resets++ }), No},
+		{"armed, nothing since", Slot{Caps: all, Now: now, Evidence: &Evidence{Flag: Armed, Gen: 4, Base: base}}, &seen, Yes},
+		{"armed, count and proof moved together", Slot{Caps: all, Now: now, Evidence: &Evidence{Flag: Armed, Gen: 4, Base: base}},
+			with(func(o *ee.Observation) { o.Resets++; o.Proven++ }), No},
+		{"acked, then a guest reboot and a proof", Slot{Caps: all, Now: now, Evidence: &Evidence{Flag: Spent, Gen: 5, Base: base}},
+			with(func(o *ee.Observation) { o.Resets++; o.Proven++ }), Yes},
+		{"acked, then power lost", Slot{Caps: all, Now: now, Evidence: &Evidence{Flag: Spent, Gen: 5, Base: base}},
+			with(func(o *ee.Observation) { o.Epoch++ }), No},
+		{"acked, then another card", Slot{Caps: all, Now: now, Evidence: &Evidence{Flag: Spent, Gen: 5, Base: base}},
+			with(func(o *ee.Observation) { o.Ident++ }), No},
+		{"engine restarted", Slot{Caps: all, Now: now, Evidence: &Evidence{Flag: Spent, Gen: 5, Base: base}},
+			with(func(o *ee.Observation) { o.Proven = 0 }), No},
+		{"void", Slot{Caps: all, Now: now, Evidence: &Evidence{Flag: Void, Gen: 5, Why: WhyOperator}}, &seen, No},
+		{"device without power", Slot{Caps: all, Now: now}, with(func(o *ee.Observation) { o.Status = ee.StatDevice }), No},
+		{"not readable", Slot{Caps: all, Now: now}, nil, Unknown},
+		{"engine without status", Slot{Now: now}, &seen, Unknown},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			v := Judge(tt.s, tt.o)
+			if v.Preserved != tt.want || v.Reason == "" {
+				t.Errorf("Judge = %s (%s); want %s", v.Preserved, v.Reason, tt.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,246 @@
+// Package plan decides: what a slot's records mean, what its engine should look
+// like, what a reading of the hardware proves, and what recovery must mend. It
+// does no I/O, so that tools can ask it the same questions as the agent.
+//
+// The records are those of docs/nvm-format.md; the tables are printed into
+// docs/state-tables.md.
+package plan
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"baton/ee"
+)
+
+// Kind is what made an assignment.
+type Kind uint8
+
+// Kinds of assignment. The numbers are in the store: never reuse one.
+const (
+	KindMove    Kind = 1
+	KindAttach  Kind = 2 // ID is the start nonce
+	KindUndo    Kind = 3 // ID is the move that was aborted; final
+	KindFence   Kind = 4
+	KindRelease Kind = 5
+	KindAdopt   Kind = 6 // first start, or rebuilt from a config block
+	KindCancel  Kind = 7 // a move that was refused after its intent was written, before anything was cut
+)
+
+var kindNames = map[Kind]string{
+	KindMove: "move", KindAttach: "attach", KindUndo: "undo", KindFence: "fence",
+	KindRelease: "release", KindAdopt: "adopt", KindCancel: "cancel",
+}
+
+func (k Kind) String() string { return kindNames[k] }
+
+// Assignment is the record that gives a set of slots to a group. For each slot
+// the newest one counts, by generation; it is the intent of the config blocks
+// that follow it, and "done" is inferred from them.
+type Assignment struct {
+	Kind     Kind
+	Preserve bool   // the device's memory goes along, if the evidence holds
+	To       uint16 // group, or ee.GroupFree
+	Slots    SlotSet
+	VM       ee.UUID // that has the set, or that it is held for; zero = nobody
+	ID       ee.UUID
+	Gen      uint32 // counter; the incarnation is the store's
+}
+
+// SlotSet is a set of slot indexes, 0..63.
+type SlotSet uint64
+
+// Has tells whether slot i is in the set.
+func (s SlotSet) Has(i int) bool { return s&(1<<i) != 0 }
+
+// With returns the set and slot i.
+func (s SlotSet) With(i int) SlotSet { return s | 1<<i }
+
+// Key prefixes in the store. Keys are short: key and value of an assignment
+// fit one page of 64 bytes (docs/nvm-format.md).
+const (
+	PrefixAssignment = "a" // + counter, big-endian
+	PrefixEvidence   = "b" // + slot
+	PrefixStart      = "s" // + VM
+	PrefixReleased   = "r" // + slot
+	PrefixHost       = "h" // + name
+)
+
+// ErrRecord is returned when a record's bytes are not of the form that
+// docs/nvm-format.md gives.
+var ErrRecord = errors.New("record of an unknown form")
+
+const (
+	assignmentSize = 1 + 2 + 8 + 16 + 16
+	preserveBit    = 0x80
+)
+
+// Key is where a is kept.
+func (a Assignment) Key() string {
+	return PrefixAssignment + string(binary.BigEndian.AppendUint32(nil, a.Gen))
+}
+
+// Encode returns a's value in the store.
+func (a Assignment) Encode() []byte {
+	p := make([]byte, 0, assignmentSize)
+	k := byte(a.Kind)
+	if a.Preserve {
+		k |= preserveBit
+	}
+	p = append(p, k)
+	p = binary.LittleEndian.AppendUint16(p, a.To)
+	p = binary.LittleEndian.AppendUint64(p, uint64(a.Slots))
+	p = append(p, a.VM[:]...)
+	return append(p, a.ID[:]...)
+}
+
+// DecodeAssignment is the inverse of Key and Encode.
+func DecodeAssignment(key string, p []byte) (Assignment, error) {
+	if len(key) != 5 || key[:1] != PrefixAssignment || len(p) != assignmentSize {
+		return Assignment{}, fmt.Errorf("%w: assignment of %d bytes under %q", ErrRecord, len(p), key)
+	}
+	a := Assignment{
+		Kind:     Kind(p[0] &^ preserveBit),
+		Preserve: p[0]&preserveBit != 0,
+		To:       binary.LittleEndian.Uint16(p[1:]),
+		Slots:    SlotSet(binary.LittleEndian.Uint64(p[3:])),
+		VM:       ee.UUID(p[11:27]),
+		ID:       ee.UUID(p[27:43]),
+		Gen:      binary.BigEndian.Uint32([]byte(key[1:])),
+	}
+	if kindNames[a.Kind] == "" || a.Slots == 0 || (!ee.ValidGroup(a.To) && a.To != ee.GroupFree) {
+		return Assignment{}, fmt.Errorf("%w: kind %d, group %d, slots 0x%x", ErrRecord, a.Kind, a.To, uint64(a.Slots))
+	}
+	return a, nil
+}
+
+// Evidence is the record of what was known of a slot's device when the flag
+// last changed without a change of assignment: by arm, disarm, ack, a start in
+// place, or doubt.
+type Evidence struct {
+	Flag        Flag   // none, armed, target, spent or void
+	Gen         uint32 // the assignment it was written under
+	Base        Values
+	ID          ee.UUID // of the arming, or the nonce that was acknowledged
+	GuardBefore bool    // what disarm goes back to
+	Acked       bool    // a VM was seen to use the slot under Gen
+	Lease       uint16  // seconds, of an arming
+	Why         Reason  // of void
+}
+
+const (
+	evidenceSize = 1 + 4 + 12 + 16 + 1 + 2 + 1
+	guardBit     = 1
+	ackedBit     = 2
+)
+
+// SlotKey is the key of slot i's record under a prefix.
+func SlotKey(prefix string, i int) string { return prefix + string([]byte{byte(i)}) }
+
+// Encode returns e's value in the store.
+func (e Evidence) Encode() []byte {
+	p := make([]byte, 0, evidenceSize)
+	p = append(p, flagCode[e.Flag])
+	p = binary.LittleEndian.AppendUint32(p, e.Gen)
+	p = binary.LittleEndian.AppendUint32(p, e.Base.Resets)
+	p = binary.LittleEndian.AppendUint32(p, e.Base.Epoch)
+	p = binary.LittleEndian.AppendUint32(p, e.Base.Ident)
+	p = append(p, e.ID[:]...)
+	var bits byte
+	if e.GuardBefore {
+		bits |= guardBit
+	}
+	if e.Acked {
+		bits |= ackedBit
+	}
+	p = append(p, bits)
+	p = binary.LittleEndian.AppendUint16(p, e.Lease)
+	return append(p, byte(e.Why))
+}
+
+// DecodeEvidence is the inverse of Encode.
+func DecodeEvidence(p []byte) (Evidence, error) {
+	if len(p) != evidenceSize {
+		return Evidence{}, fmt.Errorf("%w: evidence of %d bytes", ErrRecord, len(p))
+	}
+	e := Evidence{
+		Gen: binary.LittleEndian.Uint32(p[1:]),
+		Base: Values{
+			Resets: binary.LittleEndian.Uint32(p[5:]),
+			Epoch:  binary.LittleEndian.Uint32(p[9:]),
+			Ident:  binary.LittleEndian.Uint32(p[13:]),
+		},
+		ID:          ee.UUID(p[17:33]),
+		GuardBefore: p[33]&guardBit != 0,
+		Acked:       p[33]&ackedBit != 0,
+		Lease:       binary.LittleEndian.Uint16(p[34:]),
+		Why:         Reason(p[36]),
+	}
+	for f, c := range flagCode {
+		if c == p[0] {
+			e.Flag = f
+		}
+	}
+	if e.Flag == "" || p[33]&^(guardBit|ackedBit) != 0 || int(e.Why) >= len(reasonText) {
+		return Evidence{}, fmt.Errorf("%w: evidence with flag %d, bits 0x%x, reason %d", ErrRecord, p[0], p[33], p[36])
+	}
+	return e, nil
+}
+
+// Start is the record of a VM's latest start on slots it already had.
+type Start struct {
+	Nonce ee.UUID
+	Gen   uint32 // highest generation of its slots at that time
+	Slots SlotSet
+}
+
+const startSize = 16 + 4 + 8
+
+// StartKey is the key of vm's Start.
+func StartKey(vm ee.UUID) string { return PrefixStart + string(vm[:]) }
+
+// Encode returns s's value in the store.
+func (s Start) Encode() []byte {
+	p := append(make([]byte, 0, startSize), s.Nonce[:]...)
+	p = binary.LittleEndian.AppendUint32(p, s.Gen)
+	return binary.LittleEndian.AppendUint64(p, uint64(s.Slots))
+}
+
+// DecodeStart is the inverse of Encode.
+func DecodeStart(p []byte) (Start, error) {
+	if len(p) != startSize {
+		return Start{}, fmt.Errorf("%w: start of %d bytes", ErrRecord, len(p))
+	}
+	return Start{
+		Nonce: ee.UUID(p[:16]),
+		Gen:   binary.LittleEndian.Uint32(p[16:]),
+		Slots: SlotSet(binary.LittleEndian.Uint64(p[20:])),
+	}, nil
+}
+
+// Host is the record of a host's fence. A host without one is fenced: a store
+// that was formatted or lost records knows of nobody that may be trusted.
+type Host struct {
+	Fenced bool
+	Epoch  uint32 // raised by every fence; unfence quotes it
+}
+
+const hostSize = 1 + 4
+
+// Encode returns h's value in the store.
+func (h Host) Encode() []byte {
+	var f byte
+	if h.Fenced {
+		f = 1
+	}
+	return binary.LittleEndian.AppendUint32([]byte{f}, h.Epoch)
+}
+
+// DecodeHost is the inverse of Encode.
+func DecodeHost(p []byte) (Host, error) {
+	if len(p) != hostSize || p[0] > 1 {
+		return Host{}, fmt.Errorf("%w: host of %d bytes", ErrRecord, len(p))
+	}
+	return Host{Fenced: p[0] == 1, Epoch: binary.LittleEndian.Uint32(p[1:])}, nil
+}

@@ -1,0 +1,473 @@
+package enclosure
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"baton/ee"
+	"baton/enclosure/plan"
+	"baton/nvm"
+)
+
+// blockage is a set that could go neither forward nor back: it is cut and
+// held, and tried again with growing pauses.
+type blockage struct {
+	slots  []*slot
+	reason *Error
+	since  time.Time
+	tries  int
+	next   time.Time
+}
+
+// retryAfter is the pause before try n of a blocked set.
+func retryAfter(n int) time.Duration { return min(time.Second<<min(n, 6), time.Minute) }
+
+// recoverAll brings every slot to what the store says, after a start.
+func (e *Enclosure) recoverAll(ctx context.Context, suspect bool) {
+	e.read(ctx, e.slots)
+	for _, s := range e.slots {
+		if s.fault == nil {
+			e.settle(ctx, s)
+		}
+	}
+	for _, h := range e.roster.Load().hosts {
+		if _, fenced := e.fenced(h.Name); fenced && len(e.slotsOf(h.Group)) > 0 {
+			// A fence that was recorded, and cut short, is completed first.
+			e.completeFence(ctx, h)
+		}
+	}
+	for _, set := range e.sets(e.slots) {
+		e.recoverSet(ctx, set, suspect)
+	}
+}
+
+// sets groups slots that recovery treats as one: those of a move that was
+// never seen to end. Any other slot is on its own.
+func (e *Enclosure) sets(slots []*slot) [][]*slot {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var sets [][]*slot
+	at := map[uint32]int{}
+	for _, s := range slots {
+		if !s.st.Known() || (s.fault != nil && !s.st.Unfinished()) {
+			continue
+		}
+		if !s.st.Unfinished() {
+			sets = append(sets, []*slot{s})
+			continue
+		}
+		i, ok := at[s.st.Now.Gen]
+		if !ok {
+			i = len(sets)
+			at[s.st.Now.Gen] = i
+			sets = append(sets, nil)
+		}
+		sets[i] = append(sets[i], s)
+	}
+	return sets
+}
+
+// read looks at pages and engines, buses in parallel.
+func (e *Enclosure) read(ctx context.Context, slots []*slot) {
+	var items []*item
+	for _, s := range slots {
+		if s.fault == nil {
+			items = append(items, &item{s: s})
+		}
+	}
+	perBus(items, func(its []*item) {
+		for _, it := range its {
+			if it.s.can(ee.CapStatus) {
+				// An engine that is still loading has its chip busy.
+				if o, err := it.s.engine.Loaded(ctx); err != nil && !errors.Is(err, ee.ErrConfigBad) {
+					e.noteRead(it.s, o, err)
+				} else {
+					_, err = e.observe(ctx, it.s)
+					e.noteRead(it.s, it.s.live, err)
+				}
+			}
+			b, err := it.s.readBlock(ctx)
+			e.mu.Lock()
+			it.s.block = b
+			e.mu.Unlock()
+			if err != nil {
+				it.err = err
+				e.emit(Event{Kind: "fault", Slot: it.s.cfg.Name, Text: fmt.Sprintf("%s: config block at %s: %v", it.s.cfg.Name, it.s.cfg.Page, err)})
+			}
+		}
+	})
+	for _, it := range items {
+		it.s.pageErr = it.err
+	}
+}
+
+func (e *Enclosure) noteRead(s *slot, o ee.Observation, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s.readErr = err
+	if err == nil {
+		s.live = o
+	}
+}
+
+// settle makes the store know the slot: a first start, or a store that lost
+// what the page still has. It also records doubt that the engine's words
+// prove, before anything else is done with the slot.
+func (e *Enclosure) settle(ctx context.Context, s *slot) {
+	st := e.state(s)
+	page := s.block
+	adopt := func(a plan.Assignment, why plan.Reason, text string) {
+		a.Kind, a.Slots = plan.KindAdopt, plan.SlotSet(0).With(s.index)
+		recs := []record{e.assignmentRecord(a)}
+		if why != plan.NoReason {
+			recs = append(recs, e.evidenceRecord(s, plan.Evidence{Flag: plan.Void, Gen: a.Gen, Why: why}))
+		}
+		if err := e.put(ctx, nvm.Urgent, recs...); err != nil {
+			s.fault = e.asError(err)
+			return
+		}
+		e.emit(Event{Kind: "recovery", Slot: s.cfg.Name, VM: e.vmName(a.VM), Text: s.cfg.Name + ": " + text})
+	}
+	switch {
+	case page != nil && page.Generation.Incarnation == e.inc && page.Generation.Counter > st.Now.Gen:
+		// The store lost the record of what the page has. The page is a good
+		// copy, and it is what hosts see.
+		e.mu.Lock()
+		e.nextGen = max(e.nextGen, page.Generation.Counter+1)
+		e.distrustAll()
+		e.mu.Unlock()
+		adopt(plan.Assignment{To: page.Group, VM: page.VM, ID: page.Move, Gen: page.Generation.Counter}, plan.WhyStoreLost,
+			fmt.Sprintf("the store had lost the assignment to group %d; taken from the config block, memory void", page.Group))
+	case st.Known():
+	case page != nil:
+		// Another store's block: nobody's owner is guessed. Whoever used it
+		// may have it back, without its memory.
+		adopt(plan.Assignment{To: ee.GroupFree, VM: page.VM, Gen: e.reserveGen()}, plan.WhyStoreLost,
+			fmt.Sprintf("the config block is of another store (%s); cut and held, memory void", page.Generation))
+	case errors.Is(s.pageErr, ee.ErrBlockBlank) && e.cfg.Store.FormatBlank:
+		adopt(plan.Assignment{To: ee.GroupFree, Gen: e.reserveGen()}, plan.NoReason, "blank config block; the slot is free")
+	default:
+		s.fault = &Error{
+			Code: CodeUnassignable, Slot: s.cfg.Name, Where: s.cfg.Page, What: "the engine's NVM holds no config block and the store knows nothing of the slot", Err: s.pageErr,
+			State: "nothing was written to this slot", Next: "if the part is to be used here: baton slot adopt " + s.cfg.Name,
+		}
+		e.emit(Event{Kind: "fault", Slot: s.cfg.Name, Code: string(s.fault.Code), Text: s.fault.Error()})
+		return
+	}
+	e.recordDoubt(ctx, s)
+}
+
+// recordDoubt voids a flag that the engine's words speak against. What is not
+// flagged needs no record: the words themselves say no.
+func (e *Enclosure) recordDoubt(ctx context.Context, s *slot) {
+	st := e.state(s)
+	if s.readErr != nil || !s.can(ee.CapStatus|ee.CapLatches) {
+		return
+	}
+	flag := st.Flag()
+	why := plan.Doubt(st, s.live)
+	if flag != plan.Armed && flag != plan.Target && !(flag == plan.Spent && why == plan.WhyRestarted) {
+		return
+	}
+	if why == plan.NoReason {
+		return
+	}
+	e.void(ctx, s, why)
+}
+
+// void records why a flag is void.
+func (e *Enclosure) void(ctx context.Context, s *slot, why plan.Reason) {
+	st := e.state(s)
+	if _, err := plan.Next(st.Flag(), plan.Doubting, false); err != nil || st.Flag() == plan.Void {
+		return
+	}
+	ev := plan.Evidence{Flag: plan.Void, Gen: st.Now.Gen, Why: why, Acked: st.Acked()}
+	if err := e.put(ctx, nvm.Urgent, e.evidenceRecord(s, ev)); err != nil {
+		e.emit(Event{Kind: "store", Slot: s.cfg.Name, Text: fmt.Sprintf("%s: doubt could not be recorded: %v", s.cfg.Name, err)})
+		return
+	}
+	e.emit(Event{Kind: "void", Slot: s.cfg.Name, VM: e.vmName(st.Now.VM), Text: fmt.Sprintf("%s: memory void: %s", s.cfg.Name, why)})
+}
+
+// itemFor says what s should look like now and what has to be done for that.
+func (e *Enclosure) itemFor(ctx context.Context, s *slot, suspect bool) *item {
+	st := e.state(s)
+	it := &item{s: s, live: s.live, want: plan.Desire(st, e.inc, e.policyOf(st), e.peerOf(st.Now.To))}
+	if s.fault != nil {
+		it.err = s.fault
+		return it
+	}
+	f := plan.Found{Block: s.block, Suspect: suspect}
+	if s.can(ee.CapStatus) {
+		if s.readErr != nil {
+			it.err = s.hardware("the engine does not answer", s.readErr)
+			return it
+		}
+		f.Live = &s.live
+		peer, show, err := s.engine.Expected(ctx)
+		if err != nil {
+			it.err = s.hardware("the engine does not answer", err)
+			return it
+		}
+		f.Peer, f.Show = peer, show
+	}
+	if s.block == nil && s.pageErr != nil && !isBlockError(s.pageErr) {
+		it.err = s.hardware("the engine's EEPROM at "+s.cfg.Page+" does not answer", s.pageErr)
+		return it
+	}
+	it.do = plan.Compare(it.want, f, s.cfg.Profile.Caps)
+	// A device that goes to another VM is reset before anybody is linked to
+	// it. Once its VM has been seen, a link that comes back brings the same VM.
+	it.reset = it.do.Has(plan.DoConnect) && it.want.Link && !st.Acked() &&
+		(st.Flag() == plan.None || st.Flag() == plan.Void)
+	return it
+}
+
+// recoverSet brings one set to what the store says. A set of a move that was
+// never seen to end goes forward, else back, else it is blocked.
+func (e *Enclosure) recoverSet(ctx context.Context, set []*slot, suspect bool) {
+	unfinished := e.state(set[0]).Unfinished()
+	p, f := e.converge(ctx, set, suspect)
+	if f == nil {
+		return
+	}
+	if f.err.Code == CodeFenced && !f.committed && e.hold(ctx, set, f.err) == nil {
+		return
+	}
+	if unfinished && !f.committed && e.undo(ctx, set, f.err) == nil {
+		return
+	}
+	p.block(ctx, f.err)
+}
+
+// converge does for a set what its records ask for and nothing where all
+// agrees.
+func (e *Enclosure) converge(ctx context.Context, set []*slot, suspect bool) (*pass, *failure) {
+	items := make([]*item, len(set))
+	var do plan.Diff
+	var first *Error
+	for i, s := range set {
+		items[i] = e.itemFor(ctx, s, suspect)
+		if group := e.state(s).Now.To; group != ee.GroupFree && first == nil {
+			if peer := e.peerOf(group); peer != nil && peer.Fenced {
+				first = e.fencedError(group)
+			}
+		}
+		do |= items[i].do
+		if items[i].err != nil && first == nil {
+			first = e.asError(items[i].err)
+		}
+	}
+	p := e.newPass(items, nil)
+	if first != nil {
+		return p, &failure{false, first}
+	}
+	if do == 0 && !p.vlan {
+		return p, nil
+	}
+	if do == 0 {
+		for _, it := range items {
+			if err := e.setVLAN(ctx, it.s, it.want.Group()); err != nil {
+				return p, &failure{false, e.asError(err)}
+			}
+		}
+		return p, nil
+	}
+	if do.Has(plan.DoConnect) {
+		// No link of a set before all of it is verified: those that are up
+		// already stay up only if nothing of the set has to be written.
+		for _, it := range items {
+			if do.Has(plan.DoReload) && len(items) > 1 {
+				it.do |= plan.DoCut | plan.DoConnect
+			}
+		}
+	}
+	f := p.run(ctx)
+	if f == nil {
+		for _, it := range items {
+			if it.doubt != plan.NoReason {
+				e.void(ctx, it.s, it.doubt)
+			}
+		}
+		names := names(set)
+		e.emit(Event{Kind: "recovery", Slot: names[0], Text: fmt.Sprintf("%v: brought to what the store says (group %d, generation %d)", names, items[0].want.Block.Group, items[0].want.Block.Generation.Counter)})
+	}
+	return p, f
+}
+
+// block cuts a set and remembers to try again.
+func (p *pass) block(ctx context.Context, why *Error) {
+	if cut := p.cutAll(ctx); cut != nil {
+		p.e.emit(Event{Kind: "blocked", Slot: cut.Slot, Code: string(cut.Code), Text: cut.Error()})
+	}
+	b := &blockage{reason: why, since: time.Now(), next: time.Now().Add(retryAfter(0))}
+	p.e.mu.Lock()
+	for _, it := range p.items {
+		b.slots = append(b.slots, it.s)
+		it.s.blocked = b
+	}
+	p.e.mu.Unlock()
+	p.e.emit(Event{Kind: "blocked", Slot: why.Slot, Code: string(CodeBlocked), Text: fmt.Sprintf("%v: blocked, cut and held: %v", names(b.slots), why)})
+}
+
+// retryBlocked tries a blocked set again. The locks are held.
+func (e *Enclosure) retryBlocked(ctx context.Context, b *blockage) {
+	e.read(ctx, b.slots)
+	p, f := e.converge(ctx, b.slots, true)
+	if f == nil {
+		e.unblock(b)
+		return
+	}
+	if f.err.Code == CodeFenced && !f.committed && e.hold(ctx, b.slots, f.err) == nil {
+		e.unblock(b)
+		return
+	}
+	if f.committed {
+		p.cutAll(ctx)
+	}
+	e.mu.Lock()
+	b.tries++
+	b.reason = f.err
+	b.next = time.Now().Add(retryAfter(b.tries))
+	e.mu.Unlock()
+}
+
+func (e *Enclosure) unblock(b *blockage) {
+	e.mu.Lock()
+	for _, s := range b.slots {
+		s.blocked = nil
+	}
+	e.mu.Unlock()
+	e.emit(Event{Kind: "recovery", Slot: b.slots[0].cfg.Name, Text: fmt.Sprintf("%v: no longer blocked", names(b.slots))})
+}
+
+// undo gives a set back what it had before its newest assignment, under a
+// generation that the record fixes: from then on it only goes back. Who has
+// been fenced meanwhile gets nothing: then the set is held for its VM.
+func (e *Enclosure) undo(ctx context.Context, set []*slot, why *Error) error {
+	// Where the set goes is open from here: a fence of either host waits.
+	e.bind(set, 0)
+	recs := e.undoRecords(set)
+	if err := e.put(ctx, nvm.Urgent, recs...); err != nil {
+		return err
+	}
+	e.emit(Event{Kind: "move", Slot: set[0].cfg.Name, Code: string(why.Code), Text: fmt.Sprintf("%v: undone: %v", names(set), why)})
+	f := e.settled(ctx, set)
+	if f != nil && f.err.Code == CodeFenced && !f.committed {
+		return e.hold(ctx, set, f.err)
+	}
+	if f != nil {
+		return f.err
+	}
+	return nil
+}
+
+// hold cuts a set and keeps it for the VMs it has now.
+func (e *Enclosure) hold(ctx context.Context, set []*slot, why *Error) error {
+	if err := e.put(ctx, nvm.Urgent, e.holdRecords(set)...); err != nil {
+		return err
+	}
+	e.emit(Event{Kind: "move", Slot: set[0].cfg.Name, Code: string(why.Code), Text: fmt.Sprintf("%v: held: %v", names(set), why)})
+	if f := e.settled(ctx, set); f != nil {
+		return f.err
+	}
+	return nil
+}
+
+// settled brings a set to its newest records after something went wrong:
+// nothing is taken as known of the hardware.
+func (e *Enclosure) settled(ctx context.Context, set []*slot) *failure {
+	e.read(ctx, set)
+	for _, s := range set {
+		e.recordDoubt(ctx, s)
+	}
+	_, f := e.converge(ctx, set, true)
+	return f
+}
+
+// undoRecords are the assignments that undo a set's newest one; slots that had
+// different ones before get one each.
+func (e *Enclosure) undoRecords(set []*slot) []record {
+	var back []plan.Assignment
+	for _, s := range set {
+		st := e.state(s)
+		a := plan.Assignment{Kind: plan.KindUndo, Preserve: true, To: ee.GroupFree, VM: st.Now.VM, ID: st.Now.ID}
+		if st.Prior != nil {
+			a.To, a.VM = st.Prior.To, st.Prior.VM
+		}
+		if peer := e.peerOf(a.To); a.To != ee.GroupFree && (peer == nil || peer.Fenced) {
+			a.To = ee.GroupFree
+		}
+		i := slices.IndexFunc(back, func(b plan.Assignment) bool { return b.To == a.To && b.VM == a.VM })
+		if i < 0 {
+			i = len(back)
+			a.Gen = e.reserveGen()
+			back = append(back, a)
+		}
+		back[i].Slots = back[i].Slots.With(s.index)
+	}
+	recs := make([]record, len(back))
+	for i, a := range back {
+		recs[i] = e.assignmentRecord(a)
+	}
+	return recs
+}
+
+// holdRecords are the assignments that cut a set and keep it for its VMs.
+func (e *Enclosure) holdRecords(set []*slot) []record {
+	held := map[ee.UUID]*plan.Assignment{}
+	var order []ee.UUID
+	for _, s := range set {
+		st := e.state(s)
+		a := held[st.Now.VM]
+		if a == nil {
+			a = &plan.Assignment{Kind: plan.KindFence, Preserve: true, To: ee.GroupFree, VM: st.Now.VM, ID: st.Now.ID, Gen: e.reserveGen()}
+			held[st.Now.VM] = a
+			order = append(order, st.Now.VM)
+		}
+		a.Slots = a.Slots.With(s.index)
+	}
+	var recs []record
+	for _, vm := range order {
+		recs = append(recs, e.assignmentRecord(*held[vm]))
+	}
+	return recs
+}
+
+func names(slots []*slot) []string {
+	n := make([]string, len(slots))
+	for i, s := range slots {
+		n[i] = s.cfg.Name
+	}
+	return n
+}
+
+// asError makes an *Error of whatever went wrong.
+func (e *Enclosure) asError(err error) *Error {
+	var known *Error
+	if errors.As(err, &known) {
+		return known
+	}
+	return &Error{Code: CodeInternal, What: "unexpected", Err: err}
+}
+
+// newIncarnation is random and not zero; the kernel's generator may make the
+// first call after power-up wait for a second.
+func newIncarnation() uint32 {
+	var p [4]byte
+	rand.Read(p[:]) // never fails (Go 1.24)
+	return binary.LittleEndian.Uint32(p[:]) | 1
+}
+
+func newUUID() ee.UUID {
+	var u ee.UUID
+	rand.Read(u[:])
+	u[6] = u[6]&0x0f | 0x40 // version 4, RFC 9562
+	u[8] = u[8]&0x3f | 0x80
+	return u
+}

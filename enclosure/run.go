@@ -1,0 +1,217 @@
+package enclosure
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"baton/ee"
+	"baton/enclosure/plan"
+)
+
+// pollEvery is how often every engine's STATUS and LATCH are read
+// (docs/design.md: at least every second).
+const pollEvery = time.Second
+
+// Run watches the hardware until ctx ends: engines that restarted or lost their
+// block are brought back, blocked sets and fences that are not confirmed are
+// tried again, and the store is tended. It returns early where the fate of a
+// record is not known: the next Open reads it.
+func (e *Enclosure) Run(ctx context.Context) error {
+	tick := time.NewTicker(pollEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+		e.mu.Lock()
+		problem := e.problem
+		e.mu.Unlock()
+		if problem != nil && e.store != nil {
+			return fmt.Errorf("starting again settles what the store holds: %w", problem)
+		}
+		if problem != nil {
+			continue
+		}
+		for _, s := range e.slots {
+			e.poll(ctx, s)
+		}
+		e.retryFences(ctx)
+		e.retryBlockages(ctx)
+		if err := e.store.Tend(ctx); err != nil && ctx.Err() == nil {
+			e.emit(Event{Kind: "store", Text: fmt.Sprintf("tending the store: %v", err)})
+		}
+	}
+}
+
+// tryLock takes a slot's lock as the poller, or leaves it.
+func (e *Enclosure) tryLock(s *slot) bool {
+	select {
+	case s.lock <- struct{}{}:
+		e.mu.Lock()
+		s.holder = pollHolder
+		e.mu.Unlock()
+		return true
+	default:
+		return false
+	}
+}
+
+func (e *Enclosure) poll(ctx context.Context, s *slot) {
+	if !e.tryLock(s) {
+		return
+	}
+	defer e.release(s)
+	if s.fault != nil {
+		e.retryFault(ctx, s)
+		return
+	}
+	if s.blocked != nil || !s.can(ee.CapStatus) {
+		return
+	}
+	before := s.readErr
+	o, err := e.observe(ctx, s)
+	switch {
+	case err != nil && before == nil:
+		e.emit(Event{Kind: "fault", Slot: s.cfg.Name, Code: string(CodeHardware), Text: s.hardware("the engine can not be read; its memory verdict is unknown", err).Error()})
+	case err == nil && before != nil:
+		e.emit(Event{Kind: "recovery", Slot: s.cfg.Name, Text: s.cfg.Name + ": the engine can be read again"})
+	}
+	if err != nil {
+		return
+	}
+	if e.astray(s, o) {
+		e.bringBack(ctx, s)
+	}
+	e.watchPeer(ctx, s)
+}
+
+// astray tells whether an engine is not as its agent left it.
+func (e *Enclosure) astray(s *slot, o ee.Observation) bool {
+	st := e.state(s)
+	want := plan.Desire(st, e.inc, e.policyOf(st), e.peerOf(st.Now.To))
+	restarted := o.Proven == 0 && (st.Flag() == plan.Armed || st.Flag() == plan.Target || st.Flag() == plan.Spent)
+	return o.Status&ee.StatLoaded == 0 || o.Status&ee.StatConfigBad != 0 || o.Group != want.Block.Group ||
+		want.Link != (o.Control&ee.CtlLink != 0) || restarted
+}
+
+// bringBack runs recovery for the set of a slot whose lock is held.
+func (e *Enclosure) bringBack(ctx context.Context, s *slot) {
+	var others []*slot
+	if st := e.state(s); st.Unfinished() {
+		for _, o := range e.slots {
+			if o == s || e.state(o).Now.Gen != st.Now.Gen {
+				continue
+			}
+			if !e.tryLock(o) {
+				e.release(others...)
+				return
+			}
+			others = append(others, o)
+		}
+	}
+	defer e.release(others...)
+	set := append([]*slot{s}, others...)
+	e.emit(Event{Kind: "recovery", Slot: s.cfg.Name, Text: fmt.Sprintf("%s: the engine is not as it was left (restart, or its block went bad); bringing it back", s.cfg.Name)})
+	e.read(ctx, set)
+	for _, o := range set {
+		e.recordDoubt(ctx, o)
+	}
+	e.recoverSet(ctx, set, false)
+}
+
+// retryFault looks whether a slot that could not be used can be used now.
+func (e *Enclosure) retryFault(ctx context.Context, s *slot) {
+	if s.fault.Code == CodeUnassignable {
+		return
+	}
+	if f := s.identify(ctx, e.state(s).Known(), e.inc); f != nil {
+		e.mu.Lock()
+		s.fault = f
+		e.mu.Unlock()
+		return
+	}
+	e.mu.Lock()
+	s.fault = nil
+	e.mu.Unlock()
+	e.emit(Event{Kind: "recovery", Slot: s.cfg.Name, Text: s.cfg.Name + ": answers, and is the configured part"})
+	e.read(ctx, []*slot{s})
+	e.settle(ctx, s)
+	if s.fault == nil && !e.state(s).Unfinished() {
+		e.recoverSet(ctx, []*slot{s}, true)
+	}
+}
+
+// watchPeer notices who appears at, or leaves, the other end.
+func (e *Enclosure) watchPeer(ctx context.Context, s *slot) {
+	up := s.live.Status&ee.StatLink != 0
+	known := !s.peer.MAC.IsZero()
+	if up == known || s.blocked != nil {
+		return
+	}
+	peer, err := s.engine.Peer(ctx)
+	if err != nil {
+		return
+	}
+	e.mu.Lock()
+	s.peer = peer
+	e.mu.Unlock()
+	st := e.state(s)
+	host := e.hostOf(st.Now.To)
+	if host == nil {
+		return
+	}
+	if peer.MAC.IsZero() {
+		e.emit(Event{Kind: "link", Slot: s.cfg.Name, Host: host.Name, Text: s.cfg.Name + ": link down, the engine of " + host.Name + " is gone"})
+		return
+	}
+	if peer.MAC != host.MAC {
+		p := e.newPass([]*item{{s: s, live: s.live}}, nil)
+		why := &Error{Code: CodeForeignPeer, Slot: s.cfg.Name, Where: s.where(), What: fmt.Sprintf("connected to %s, which is not %s's %s", peer.MAC, host.Name, host.MAC), Retry: true}
+		e.foreign(ctx, p, why)
+		p.block(ctx, why)
+		return
+	}
+	e.emit(Event{Kind: "linked", Slot: s.cfg.Name, Host: host.Name, VM: e.vmName(st.Now.VM), Move: st.Now.ID.String(),
+		Text: fmt.Sprintf("%s linked with %s, generation %d", s.cfg.Name, host.Name, st.Now.Gen)})
+	e.mu.Lock()
+	if m := e.moves[st.Now.ID]; m != nil && m.State == MoveWaiting && e.allLinked(m) {
+		m.State, m.Reason = MoveDone, ""
+	}
+	e.mu.Unlock()
+}
+
+// allLinked tells whether every slot of m has a peer. Enclosure.mu is held.
+func (e *Enclosure) allLinked(m *Move) bool {
+	for _, s := range e.slots {
+		if contains(m.Slots, s.cfg.Name) && s.peer.MAC.IsZero() {
+			return false
+		}
+	}
+	return true
+}
+
+func (e *Enclosure) retryBlockages(ctx context.Context) {
+	for _, s := range e.slots {
+		e.mu.Lock()
+		b := s.blocked
+		due := b != nil && b.slots[0] == s && !time.Now().Before(b.next)
+		e.mu.Unlock()
+		if !due {
+			continue
+		}
+		var held []*slot
+		for _, o := range b.slots {
+			if !e.tryLock(o) {
+				break
+			}
+			held = append(held, o)
+		}
+		if len(held) == len(b.slots) {
+			e.retryBlocked(ctx, b)
+		}
+		e.release(held...)
+	}
+}

@@ -1,0 +1,222 @@
+package enclosure
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"baton/ee"
+	"baton/enclosure/plan"
+	"baton/nvm"
+)
+
+// slot is one slot at run time. What the hardware told last, and the records,
+// are guarded by Enclosure.mu; only who holds the slot's lock changes them.
+type slot struct {
+	cfg    SlotConfig
+	index  int
+	engine *ee.Engine
+
+	lock   chan struct{} // full = held
+	holder string        // who holds it: "" = nobody, "poll" = the poller, for a moment
+
+	st   plan.Slot
+	hist []plan.Assignment // by generation; the last two are st.Now and st.Prior
+
+	identity ee.Identity
+	fault    *Error    // the slot can not be used: nothing is written to it
+	block    *ee.Block // the page as last read; nil = not readable as a block
+	live     ee.Observation
+	peer     ee.Peer
+	readAt   time.Time // zero = the engine was not read
+	readErr  error
+	pageErr  error  // why block is nil
+	cut      string // "confirmed", "unconfirmed", ""
+	blocked  *blockage
+	leaseEnd time.Time // of an arming
+	loading  bool      // the engine may be reading its chip
+	bound    uint16    // group that an operation under way brings the slot to; 0 = none
+	left     bool      // that operation has cut the slot from where it was
+}
+
+func newSlot(i int, c SlotConfig) *slot {
+	s := &slot{cfg: c, index: i, lock: make(chan struct{}, 1)}
+	s.st = plan.Slot{Index: i, Caps: c.Profile.Caps}
+	s.engine = ee.New(c.Bus, c.Addr, c.Profile, c.Reload)
+	return s
+}
+
+// caps of the slot's engine.
+func (s *slot) can(c ee.Caps) bool { return s.cfg.Profile.Caps.Has(c) }
+
+// where names the engine for messages.
+func (s *slot) where() string {
+	if !s.can(ee.CapStatus) {
+		return s.cfg.Page
+	}
+	return fmt.Sprintf("engine at %s/0x%02x", s.cfg.BusName, s.cfg.Addr)
+}
+
+// hardware wraps what an engine or a chip said.
+func (s *slot) hardware(what string, err error) *Error {
+	return &Error{Code: CodeHardware, Slot: s.cfg.Name, Where: s.where(), What: what, Err: err, Retry: true}
+}
+
+// pollHolder marks a lock that is about to be free again, so that a request
+// waits for it where it would else be refused as busy.
+const pollHolder = "poll"
+
+// acquire takes the locks of slots, in the order of their indexes, or none. A
+// slot that another operation has is refused with CodeBusy; with wait it is
+// waited for.
+func (e *Enclosure) acquire(ctx context.Context, who string, wait bool, slots ...*slot) error {
+	for i, s := range slots {
+		if err := e.acquireOne(ctx, who, wait, s); err != nil {
+			e.release(slots[:i]...)
+			return err
+		}
+	}
+	return nil
+}
+
+func (e *Enclosure) acquireOne(ctx context.Context, who string, wait bool, s *slot) error {
+	for {
+		select {
+		case s.lock <- struct{}{}:
+			e.mu.Lock()
+			s.holder = who
+			e.mu.Unlock()
+			return nil
+		default:
+		}
+		e.mu.Lock()
+		holder := s.holder
+		e.mu.Unlock()
+		if !wait && holder != pollHolder && holder != "" {
+			return &Error{
+				Code: CodeBusy, Slot: s.cfg.Name, What: "another operation is under way: " + holder,
+				State: "nothing was changed", Next: "wait for it (baton watch) and try again", Retry: true,
+			}
+		}
+		// Either it is waited for, or the poller has it for the time of a few
+		// transfers.
+		t := time.NewTimer(lockPoll)
+		select {
+		case s.lock <- struct{}{}:
+			t.Stop()
+			e.mu.Lock()
+			s.holder = who
+			e.mu.Unlock()
+			return nil
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return &Error{
+				Code: CodeBusy, Slot: s.cfg.Name, What: "waited for another operation to end", Err: ctx.Err(),
+				State: "nothing was changed", Next: "look with 'baton status' and try again", Retry: true,
+			}
+		}
+	}
+}
+
+// lockPoll is how often a waiter looks who holds a lock.
+const lockPoll = 50 * time.Millisecond
+
+func (e *Enclosure) release(slots ...*slot) {
+	for _, s := range slots {
+		e.mu.Lock()
+		s.holder = ""
+		e.mu.Unlock()
+		<-s.lock
+	}
+}
+
+// state returns what the records say of s.
+func (e *Enclosure) state(s *slot) plan.Slot {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return s.st
+}
+
+// observe reads the engine's live registers, and remembers them for status.
+func (e *Enclosure) observe(ctx context.Context, s *slot) (ee.Observation, error) {
+	o, err := s.engine.Observe(ctx)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s.readErr = err
+	if err == nil {
+		s.live = o
+		s.readAt = time.Now()
+	}
+	return o, err
+}
+
+// readBlock reads and decodes the whole config block. A page that is no good
+// block comes back as nil and the decoder's error; a chip that does not answer
+// as any other error.
+func (s *slot) readBlock(ctx context.Context) (*ee.Block, error) {
+	p := make([]byte, ee.BlockSize)
+	if err := s.cfg.Medium.ReadAt(ctx, p, s.cfg.Profile.BlockOffset); err != nil {
+		return nil, err
+	}
+	b, err := ee.DecodeBlock(p)
+	if err != nil {
+		return nil, err
+	}
+	return &b, nil
+}
+
+// isBlockError tells a bad page from a bad chip.
+func isBlockError(err error) bool {
+	for _, e := range []error{ee.ErrBlockBlank, ee.ErrBlockForeign, ee.ErrBlockVersion, ee.ErrBlockCRC, ee.ErrBlockField} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// sameBlock reads the counter and CRC of the page and compares them with the
+// block that was last read or written: the CRC stands for the whole page, and
+// the engine has checked it against the bytes when it loaded them. Where no
+// block is known, or no engine checks, the whole page is read.
+func (s *slot) sameBlock(ctx context.Context) error {
+	if s.block == nil || !s.can(ee.CapStatus) {
+		b, err := s.readBlock(ctx)
+		if err != nil {
+			return err
+		}
+		if s.block == nil || *b != *s.block {
+			return errBlockChanged
+		}
+		return nil
+	}
+	p := make([]byte, ee.DigestSize)
+	if err := s.cfg.Medium.ReadAt(ctx, p, s.cfg.Profile.BlockOffset+ee.DigestOffset); err != nil {
+		return err
+	}
+	if [ee.DigestSize]byte(p) != s.block.Digest() {
+		return errBlockChanged
+	}
+	return nil
+}
+
+var errBlockChanged = errors.New("the config block is not the one that was written: somebody else writes this chip, or it is damaged")
+
+// writeBlock hands b to the chip; readBack waits for the write cycle and
+// compares. Between the two other slots of the bus are served.
+func (s *slot) writeBlock(ctx context.Context, b ee.Block) error {
+	return s.cfg.Medium.Program(ctx, b.Encode(), s.cfg.Profile.BlockOffset)
+}
+
+func (s *slot) readBack(ctx context.Context, b ee.Block) error {
+	p := make([]byte, ee.BlockSize)
+	if err := s.cfg.Medium.ReadAt(ctx, p, s.cfg.Profile.BlockOffset); err != nil {
+		return err
+	}
+	if string(p) != string(b.Encode()) {
+		return fmt.Errorf("config block: %w", nvm.ErrReadBack)
+	}
+	return nil
+}

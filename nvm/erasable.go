@@ -1,0 +1,673 @@
+package nvm
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+)
+
+// erasable is the layout of a medium with erase blocks (NOR flash). The blocks
+// are filled in turn, page by page, and erased in the same order once what is
+// needed of them has been written anew: so all wear alike.
+//
+// The first page of a block is a format record, written when the block has
+// been proven erased and voided before it is erased again: a block whose
+// erasing was cut short is never taken for an erased one.
+//
+// The next page is the one after the last that is not erased. That is also
+// where a write may have been cut short; see recover.
+type erasable struct {
+	s   *Store
+	er  Eraser
+	per int // pages of a block, its format record included
+	blk []block
+
+	at   int // the block being filled; -1: none yet
+	fill int // its next page; per = it is full
+
+	tail     []byte
+	tailPage int // -1: no batch yet
+	buf      []byte
+	void     []byte // a page with every bit programmed
+}
+
+type block struct {
+	state  blockState
+	used   int // pages that cannot be written any more, from its start
+	erases uint32
+}
+
+type blockState uint8
+
+const (
+	blockUsed  blockState = iota // holds or held batches
+	blockReady                   // erased, and says so
+	blockDirty                   // its format record is void: to be erased
+	blockBad
+)
+
+// Pages that only housekeeping may use: what a block holds at most, so that it
+// can be erased, and some for recovery.
+func (e *erasable) reserve() int { return e.per - 1 + e.maxParts() + 8 }
+
+func newErasable(s *Store) (*erasable, error) {
+	er, ok := s.m.(Eraser)
+	if !ok {
+		return nil, fmt.Errorf("%w: erase blocks of %d bytes, but it cannot erase", ErrSize, s.geom.Erase)
+	}
+	if s.geom.Erase%s.page != 0 || s.geom.Erase/s.page < 4 {
+		return nil, fmt.Errorf("%w: erase blocks of %d bytes with pages of %d", ErrSize, s.geom.Erase, s.page)
+	}
+	per := s.geom.Erase / s.page
+	n := s.pages / per
+	if n < 6 {
+		return nil, fmt.Errorf("%w: %d erase blocks, at least 6 wanted", ErrSize, n)
+	}
+	s.pages = n * per
+	e := &erasable{s: s, er: er, per: per, blk: make([]block, n), at: -1, fill: per, tailPage: -1}
+	e.buf = make([]byte, s.page)
+	e.void = bytes.Repeat([]byte{^s.geom.Erased}, s.page)
+	return e, nil
+}
+
+func (e *erasable) maxParts() int { return max(1, min(maxParts, (e.per-1)/2)) }
+
+// after is the block that follows b in turn, bad ones left out, or -1.
+func (e *erasable) after(b int) int {
+	for range len(e.blk) {
+		if b++; b >= len(e.blk) {
+			b = 0
+		}
+		if e.blk[b].state != blockBad {
+			return b
+		}
+	}
+	return -1
+}
+
+// erased is how many pages can be written before a block must be erased.
+func (e *erasable) erased() int {
+	n := e.per - e.fill
+	for b := e.after(e.at); b >= 0 && b != e.at && e.blk[b].state == blockReady; b = e.after(b) {
+		n += e.per - e.blk[b].used
+		if e.at < 0 && b == e.last(e.at) {
+			break
+		}
+	}
+	return n
+}
+
+// last is the block before b in turn.
+func (e *erasable) last(b int) int {
+	if b < 0 {
+		b = 0
+	}
+	for range len(e.blk) {
+		if b--; b < 0 {
+			b = len(e.blk) - 1
+		}
+		if e.blk[b].state != blockBad {
+			return b
+		}
+	}
+	return -1
+}
+
+func (e *erasable) room() int { return max(0, e.erased()-e.reserve()) }
+
+func (e *erasable) prepare(context.Context) error { return nil }
+
+// open makes sure that fill is a page to write, if there is one.
+func (e *erasable) open() bool {
+	e.s.mu.Lock()
+	defer e.s.mu.Unlock()
+	for e.fill >= e.per {
+		b := e.after(e.at)
+		if b < 0 || e.blk[b].state != blockReady {
+			return false
+		}
+		e.blk[b].state = blockUsed
+		e.at, e.fill = b, e.blk[b].used
+	}
+	return true
+}
+
+func (e *erasable) target() (int, uint16, error) {
+	if !e.open() {
+		return 0, 0, ErrFull
+	}
+	return e.at*e.per + e.fill, noPage, nil
+}
+
+func (e *erasable) advance() {
+	e.s.mu.Lock()
+	defer e.s.mu.Unlock()
+	e.fill++
+	e.blk[e.at].used = e.fill
+}
+
+func (e *erasable) wrote(int) { e.advance() }
+
+func (e *erasable) commit(page int, img []byte) {
+	e.tail = append(e.tail[:0], img...)
+	e.tailPage = page
+}
+
+func (e *erasable) failed(ctx context.Context, page int) error {
+	e.s.markBad(page)
+	err := e.clear(ctx, page)
+	e.advance()
+	if err != nil && fatal(ctx, err) {
+		return err
+	}
+	return nil
+}
+
+// abandon voids the page that was handed over, if it is not as it was: only an
+// erased page can be written.
+func (e *erasable) abandon(ctx context.Context, page int) error {
+	if page < 0 {
+		return nil
+	}
+	err := e.s.verify(ctx, page, e.s.blank)
+	if err == nil {
+		return nil
+	}
+	e.advance()
+	if errors.Is(err, ErrReadBack) {
+		err = e.clear(ctx, page)
+	}
+	if err != nil && fatal(ctx, err) {
+		return err
+	}
+	return nil
+}
+
+// clear programs every bit of a page.
+func (e *erasable) clear(ctx context.Context, page int) error {
+	if err := e.s.set(ctx, page, e.void); err != nil {
+		if !fatal(ctx, err) {
+			e.s.markBad(page)
+		}
+		return err
+	}
+	e.s.mu.Lock()
+	e.s.x.overwritten(page)
+	e.s.mu.Unlock()
+	return nil
+}
+
+func (e *erasable) hottest() uint64 {
+	var m uint32
+	for _, b := range e.blk {
+		m = max(m, b.erases)
+	}
+	return uint64(m)
+}
+
+// erase erases a block of which nothing is needed and writes its format
+// record. A block that cannot be erased is bad from then on.
+func (e *erasable) erase(ctx context.Context, b int, formed bool) error {
+	bad := func(err error) error {
+		if !fatal(ctx, err) {
+			e.setBlock(b, blockBad, e.per)
+		}
+		return fmt.Errorf("erasing the block at %#x: %w", b*e.s.geom.Erase, err)
+	}
+	if err := e.voidRecord(ctx, b); err != nil {
+		return bad(err)
+	}
+	e.setBlock(b, blockDirty, e.per)
+	if err := e.eraseOnly(ctx, b); err != nil {
+		return bad(err)
+	}
+	if err := e.writeRecord(ctx, b, formed); err != nil {
+		return bad(err)
+	}
+	return nil
+}
+
+func (e *erasable) setBlock(b int, st blockState, used int) {
+	e.s.mu.Lock()
+	defer e.s.mu.Unlock()
+	e.blk[b].state, e.blk[b].used = st, used
+}
+
+// voidRecord makes sure that a block's format record does not verify.
+func (e *erasable) voidRecord(ctx context.Context, b int) error {
+	first := b * e.per
+	if err := e.s.verify(ctx, first, e.s.blank); err == nil || !errors.Is(err, ErrReadBack) {
+		return err
+	}
+	if e.s.isVoid(e.s.back) {
+		return nil
+	}
+	return e.s.set(ctx, first, e.void)
+}
+
+func (e *erasable) eraseOnly(ctx context.Context, b int) error {
+	s := e.s
+	if s.opt.Gate != nil {
+		if err := s.opt.Gate(ctx); err != nil {
+			return fmt.Errorf("waiting to erase: %w", err)
+		}
+	}
+	off := int64(b) * int64(s.geom.Erase)
+	s.mu.Lock()
+	s.stats.Erases++
+	s.mu.Unlock()
+	if err := e.er.Erase(ctx, off); err != nil {
+		return err
+	}
+	if err := e.er.Settle(ctx); err != nil {
+		return err
+	}
+	img := make([]byte, s.geom.Erase)
+	if err := s.m.ReadAt(ctx, img, off); err != nil {
+		return err
+	}
+	if !s.blankImage(img) {
+		return fmt.Errorf("block is not erased: %w", ErrReadBack)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for p := b * e.per; p < (b+1)*e.per; p++ {
+		s.x.overwritten(p)
+		if s.bad[p] {
+			s.bad[p] = false
+			s.nbad--
+		}
+	}
+	return nil
+}
+
+func (e *erasable) writeRecord(ctx context.Context, b int, formed bool) error {
+	f := e.s.format(kindSector)
+	f.formed = formed
+	f.erases = e.blk[b].erases
+	if f.erases < math.MaxUint32 {
+		f.erases++
+	}
+	encodeFormat(e.buf, f)
+	if err := e.s.set(ctx, b*e.per, e.buf); err != nil {
+		return err
+	}
+	e.s.mu.Lock()
+	defer e.s.mu.Unlock()
+	e.blk[b] = block{state: blockReady, used: 1, erases: f.erases}
+	return nil
+}
+
+// format voids every format record, so that nothing of an older store is
+// mounted any more, then erases all blocks. The last two get a record that
+// says that Format has ended: two, so that a bit flip cannot undo it.
+func (e *erasable) format(ctx context.Context) error {
+	var good []int
+	for b := range e.blk {
+		if err := e.s.m.ReadAt(ctx, e.buf, int64(b*e.s.geom.Erase)); err != nil {
+			return err
+		}
+		if f, ok := decodeFormat(e.buf); ok && f.kind == kindSector && f.version == formatVersion {
+			e.blk[b].erases = f.erases
+		}
+		if err := e.voidRecord(ctx, b); err != nil {
+			return fmt.Errorf("format record of block %d: %w", b, err)
+		}
+	}
+	for b := range e.blk {
+		if err := e.eraseOnly(ctx, b); err != nil {
+			if fatal(ctx, err) {
+				return err
+			}
+			e.blk[b].state = blockBad
+			continue
+		}
+		good = append(good, b)
+	}
+	left := len(good)
+	for i, b := range good {
+		if err := e.writeRecord(ctx, b, i >= len(good)-2); err != nil {
+			if fatal(ctx, err) || i >= len(good)-2 {
+				return err
+			}
+			e.blk[b].state = blockBad
+			left--
+		}
+	}
+	if left < 6 {
+		return fmt.Errorf("%d good erase blocks, at least 6 wanted: %w", left, ErrSize)
+	}
+	return nil
+}
+
+// mount finds the store, the block being filled, and recovers if asked to.
+func (e *erasable) mount(ctx context.Context, sc *scan, rep *Report) error {
+	s := e.s
+	if err := e.findFormat(sc, rep); err != nil {
+		return err
+	}
+	for b := range e.blk {
+		if err := sc.judge(ctx, s, b*e.per+1, (b+1)*e.per); err != nil {
+			return err
+		}
+		for p := b*e.per + 1; p < (b+1)*e.per; p++ {
+			if in := &sc.info[p]; in.state == pageValid && in.kind != kindData {
+				in.state = pageBad
+			}
+		}
+	}
+	sc.gather(0, s.pages)
+	newest, _ := sc.newest()
+	kept := sc.load(s, newest, rep)
+
+	e.judgeBlocks(sc)
+	lastAt := -1 // the page written last
+	for p := range sc.info {
+		in := &sc.info[p]
+		if in.state != pageValid {
+			continue
+		}
+		if in.seq > newest.seq {
+			rep.Incomplete++
+		}
+		if lastAt < 0 || in.seq > sc.info[lastAt].seq ||
+			in.seq == sc.info[lastAt].seq && (in.part > sc.info[lastAt].part || in.part == sc.info[lastAt].part && e.later(lastAt, p)) {
+			lastAt = p
+		}
+		s.seq = max(s.seq, in.seq)
+	}
+	s.stats.Sequence = newest.seq
+	if newest.seq != 0 {
+		e.tailPage = sc.last(newest)
+		e.tail = bytes.Clone(sc.page(s, e.tailPage))
+	}
+	e.findFill(lastAt)
+	if s.opt.Suspect {
+		return e.recover(ctx, sc, newest, kept, lastAt, rep)
+	}
+	s.damaged = slices.Clone(rep.Damaged)
+	return nil
+}
+
+// later says whether page q comes after p in the order of filling, for two
+// pages of which it is known that they were written shortly one after the
+// other.
+func (e *erasable) later(p, q int) bool {
+	if p/e.per == q/e.per {
+		return q > p
+	}
+	return e.after(p/e.per) == q/e.per
+}
+
+// findFormat takes the incarnation from the blocks' records.
+func (e *erasable) findFormat(sc *scan, rep *Report) error {
+	s := e.s
+	var use, forming formatRecord
+	recs := make([]formatRecord, len(e.blk))
+	for b := range e.blk {
+		f, ok := decodeFormat(sc.page(s, b*e.per))
+		if !ok || f.kind != kindSector {
+			continue
+		}
+		recs[b] = f
+		if f.formed && use.kind == 0 {
+			use = f
+		}
+		forming = f
+	}
+	if use.kind == 0 {
+		switch {
+		case forming.kind != 0:
+			return unformatted(rep, HalfFormatted)
+		case s.blankImage(sc.img):
+			return unformatted(rep, Blank)
+		}
+		return unformatted(rep, Foreign)
+	}
+	if err := s.checkFormat(use); err != nil {
+		rep.State = Formatted
+		return err
+	}
+	s.adopt(use)
+	for b := range e.blk {
+		in := &sc.info[b*e.per]
+		if f := recs[b]; f.kind != 0 && f.incarnation == s.inc && f.version == formatVersion {
+			in.state = pageFormat
+			e.blk[b].erases = f.erases
+			continue
+		}
+		e.blk[b].state = blockDirty
+		switch p := sc.page(s, b*e.per); {
+		case bytes.Equal(p, s.blank):
+			in.state = pageErased
+		case s.isVoid(p):
+			in.state = pageVoid
+		default:
+			in.state = pageBad
+		}
+	}
+	return nil
+}
+
+// judgeBlocks decides which blocks are ready, and how far each is written.
+func (e *erasable) judgeBlocks(sc *scan) {
+	for b := range e.blk {
+		k := &e.blk[b]
+		data := false
+		k.used = 1
+		for i := 1; i < e.per; i++ {
+			switch sc.info[b*e.per+i].state {
+			case pageErased:
+				continue
+			case pageValid:
+				data = true
+			}
+			k.used = i + 1
+		}
+		switch {
+		case data && k.state != blockDirty:
+			k.state = blockUsed
+		case !data && k.state != blockDirty && k.used < e.per:
+			k.state = blockReady
+		case k.state != blockDirty:
+			k.state = blockUsed // full of pages that were cleared
+		}
+	}
+}
+
+// findFill finds the page after the last one that is not erased: behind the
+// page written last, and behind what recoveries that were cut short have
+// voided in the blocks that follow.
+func (e *erasable) findFill(lastAt int) {
+	if lastAt < 0 {
+		e.at, e.fill = -1, e.per
+	} else {
+		e.at = lastAt / e.per
+		e.fill = e.blk[e.at].used
+	}
+	for b := e.after(e.at); b >= 0 && b != e.at; b = e.after(b) {
+		k := &e.blk[b]
+		if k.state != blockReady || k.used == 1 {
+			break
+		}
+		k.state = blockUsed
+		e.at, e.fill = b, k.used
+	}
+}
+
+// recover makes what Mount has read last. A page in which a write was cut
+// short either reads as something, or as erased, and then it is the one that
+// would be written next, or one that a recovery before has passed. So:
+//
+//  1. The next page is voided. From here on nothing before it is ever taken
+//     for the next page, whatever it reads as later.
+//  2. The newest batch's last page is written anew behind it.
+//  3. Everything before that is neither a whole batch's page nor void is
+//     voided, and so is the page that was written anew.
+//  4. Blocks whose erasing may have been cut short are erased again.
+func (e *erasable) recover(ctx context.Context, sc *scan, newest found, kept *batch, lastAt int, rep *Report) error {
+	s := e.s
+	if err := e.passDirty(ctx, sc, rep); err != nil {
+		return err
+	}
+	for e.open() {
+		p := e.at*e.per + e.fill
+		err := e.clear(ctx, p)
+		e.advance()
+		if err == nil {
+			rep.Cleared = append(rep.Cleared, p)
+			break
+		}
+		if fatal(ctx, err) {
+			return err
+		}
+	}
+	old := e.tailPage
+	for newest.seq != 0 && !rep.Rewritten {
+		if !e.open() {
+			rep.Unsettled = true
+			break
+		}
+		p := e.at*e.per + e.fill
+		copy(e.buf, e.tail)
+		err := s.set(ctx, p, e.buf)
+		if err == nil {
+			s.mu.Lock()
+			if kept != nil {
+				s.x.at[old] = nil
+				kept.pages[len(kept.pages)-1] = int32(p)
+				s.x.at[p] = kept
+			}
+			s.mu.Unlock()
+			e.tailPage = p
+			rep.Rewritten = true
+			e.advance()
+			break
+		}
+		if fatal(ctx, err) {
+			return err
+		}
+		if err := e.failed(ctx, p); err != nil {
+			return err
+		}
+	}
+	var clear []int
+	lastPart, parts := uint8(0), uint8(0)
+	if newest.seq != 0 {
+		parts = sc.info[old].parts
+		lastPart = parts - 1
+	}
+	upto := map[int]bool{e.at: true}
+	if lastAt >= 0 {
+		upto[lastAt/e.per] = true
+	}
+	for p := range sc.info {
+		in := &sc.info[p]
+		b := p / e.per
+		switch {
+		case p%e.per == 0:
+			continue
+		case in.state == pageBad, in.state == pageValid && in.seq > newest.seq:
+		case rep.Rewritten && in.state == pageValid && in.seq == newest.seq && in.part == lastPart && in.parts == parts:
+		case in.state == pageErased && upto[b] && (b != e.at || p%e.per < e.fill) && p != e.tailPage:
+			if slices.Contains(rep.Cleared, p) {
+				continue
+			}
+		default:
+			continue
+		}
+		clear = append(clear, p)
+	}
+	if err := s.clearAll(ctx, rep, clear); err != nil {
+		return err
+	}
+	return e.eraseDirty(ctx)
+}
+
+// eraseDirty erases the blocks without a format record of which nothing is
+// needed.
+func (e *erasable) eraseDirty(ctx context.Context) error {
+	for b := range e.blk {
+		if e.blk[b].state != blockDirty || b == e.at || e.holdsNeeded(b) {
+			continue
+		}
+		if err := e.erase(ctx, b, true); err != nil && fatal(ctx, err) {
+			return err
+		}
+	}
+	return nil
+}
+
+// passDirty makes the next page known where the block that is next in turn has
+// no format record and holds nothing: it could not be erased before power was
+// lost, and was left out, or its record is damaged.
+func (e *erasable) passDirty(ctx context.Context, sc *scan, rep *Report) error {
+	if e.open() {
+		return nil
+	}
+	for b := e.after(e.at); b >= 0 && b != e.at && e.isEmpty(sc, b); b = e.after(b) {
+		if k := &e.blk[b]; k.state == blockReady {
+			err := e.clear(ctx, b*e.per+k.used)
+			if err != nil && fatal(ctx, err) {
+				return err
+			}
+			if err == nil {
+				rep.Cleared = append(rep.Cleared, b*e.per+k.used)
+			}
+			e.setBlock(b, blockReady, k.used+1)
+			break
+		}
+	}
+	for !e.open() {
+		b := e.after(e.at)
+		if b < 0 || e.blk[b].state != blockDirty || !e.isEmpty(sc, b) {
+			return nil
+		}
+		if err := e.erase(ctx, b, true); err != nil && fatal(ctx, err) {
+			return err
+		}
+	}
+	return nil
+}
+
+// isEmpty says whether no page of a block verified when it was read.
+func (e *erasable) isEmpty(sc *scan, b int) bool {
+	for p := b*e.per + 1; p < (b+1)*e.per; p++ {
+		if sc.info[p].state == pageValid {
+			return false
+		}
+	}
+	return true
+}
+
+// oldest is the block to be erased next, or -1.
+func (e *erasable) oldest() int {
+	for b := e.after(e.at); b >= 0 && b != e.at; b = e.after(b) {
+		if e.blk[b].state != blockReady {
+			return b
+		}
+		if e.at < 0 && b == e.last(e.at) {
+			break
+		}
+	}
+	return -1
+}
+
+// holdsNeeded says whether a block must not be erased: something on it is
+// needed, or it has the page written last, from which Mount finds the next.
+func (e *erasable) holdsNeeded(b int) bool {
+	if e.tailPage >= 0 && e.tailPage/e.per == b {
+		return true
+	}
+	e.s.mu.RLock()
+	defer e.s.mu.RUnlock()
+	for p := b * e.per; p < (b+1)*e.per; p++ {
+		if !e.s.x.free(p) {
+			return true
+		}
+	}
+	return false
+}

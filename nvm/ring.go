@@ -1,0 +1,639 @@
+package nvm
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"slices"
+)
+
+// Pages with a fixed place on a medium that is overwritten in place.
+const (
+	formatA   = 0 // two copies of the format record
+	formatB   = 1
+	spareA    = 2 // two copies of the newest batch's last page, for recovery
+	spareB    = 3
+	ringFirst = 4 // where the ring begins, and the first batch of a new store
+)
+
+// ring is the layout of a medium that is overwritten in place: the pages from
+// ringFirst on are written in turn, leaving out those that hold something
+// needed.
+//
+// Which page that will be next is decided one write ahead and written into the
+// page before: so after a power cut the page that may be torn is known, even
+// when it still reads as what it held before, and so is a page that is free,
+// although what was forgotten in RAM is on the medium again.
+type ring struct {
+	s    *Store
+	next int // the next page; -1: none that a reader of the medium could find
+	base int // the next page as the newest complete batch has it
+	link int // what goes into the page at next
+
+	tail     []byte // image of the newest batch's last page; nil before the first
+	tailPage int
+	adrift   bool   // the newest batch's last page is on a spare page only
+	kept     *batch // the newest batch as it was mounted
+	buf      []byte // a page
+}
+
+func (r *ring) size() int { return r.s.pages - ringFirst }
+
+// room leaves one page out: the page written last must name a free one.
+func (r *ring) room() int { return max(0, r.size()-r.s.x.livePages-r.s.nbad-1) }
+
+func (r *ring) maxParts() int { return min(maxParts, r.size()/4) }
+
+// pick returns the first page after p that is free, or -1.
+func (r *ring) pick(p int) int {
+	r.s.mu.RLock()
+	defer r.s.mu.RUnlock()
+	for range r.size() - 1 {
+		if p++; p >= r.s.pages {
+			p = ringFirst
+		}
+		if !r.s.bad[p] && r.s.x.free(p) {
+			return p
+		}
+	}
+	return -1
+}
+
+func (r *ring) prepare(ctx context.Context) error {
+	if r.adrift {
+		if err := r.land(ctx); err != nil {
+			return err
+		}
+	}
+	if r.next >= 0 {
+		return nil
+	}
+	p := r.pick(max(r.tailPage, ringFirst))
+	if p < 0 {
+		return ErrFull
+	}
+	return r.relink(ctx, p)
+}
+
+func (r *ring) target() (int, uint16, error) {
+	if r.link = r.pick(r.next); r.link < 0 {
+		return 0, 0, ErrFull
+	}
+	return r.next, uint16(r.link), nil
+}
+
+func (r *ring) wrote(int) { r.next = r.link }
+
+func (r *ring) commit(page int, img []byte) {
+	r.tail = append(r.tail[:0], img...)
+	r.tailPage = page
+	r.base = r.next
+}
+
+// failed gives up a page. What it holds is made unreadable if it can be, and
+// the page that is taken instead is put on record first.
+func (r *ring) failed(ctx context.Context, page int) error {
+	first := page == r.base
+	r.s.markBad(page)
+	if err := r.clear(ctx, page); err != nil && fatal(ctx, err) {
+		return err
+	}
+	p := r.pick(page)
+	if p < 0 {
+		r.next = -1
+		return ErrFull
+	}
+	if err := r.relink(ctx, p); err != nil {
+		return err
+	}
+	if first {
+		r.base = p
+	}
+	return nil
+}
+
+func (r *ring) abandon(context.Context, int) error {
+	r.next = r.base
+	if r.next >= 0 && r.s.bad[r.next] {
+		r.next = -1
+	}
+	return nil
+}
+
+// relink puts on record that the next page is not the one which the newest
+// batch names: a copy of its last page, with the new link, on the spare pages.
+func (r *ring) relink(ctx context.Context, next int) error {
+	if err := r.writeSpares(ctx, next); err != nil {
+		return err
+	}
+	r.next = next
+	if r.base < 0 {
+		r.base = next
+	}
+	return nil
+}
+
+// writeSpares writes both spare pages, always in the same order: so the second
+// is whole while the first is written, and the other way round.
+func (r *ring) writeSpares(ctx context.Context, next int) error {
+	var err error
+	ok := false
+	img := r.copyOfTail(kindSpare, next)
+	order := []int{spareA, spareB}
+	if r.adrift && r.tailPage == spareA && !r.s.opt.Suspect {
+		order = []int{spareB, spareA} // the first may hold the only copy
+	}
+	for _, p := range order {
+		if e := r.s.set(ctx, p, img); e == nil {
+			ok = true
+		} else if err = e; fatal(ctx, e) {
+			return e
+		} else {
+			r.s.markBad(p)
+		}
+	}
+	if !ok {
+		return fmt.Errorf("%w: %w", errFixed, err)
+	}
+	return nil
+}
+
+// copyOfTail is the newest batch's last page with another kind and link, in
+// r.buf.
+func (r *ring) copyOfTail(kind byte, next int) []byte {
+	link := uint16(noPage)
+	if next >= 0 {
+		link = uint16(next)
+	}
+	if r.buf == nil {
+		r.buf = make([]byte, r.s.page)
+	}
+	if len(r.tail) == 0 {
+		encodePage(r.buf, pageHead{kind: kind, parts: 1, next: link}, nil, r.s.seed)
+		return r.buf
+	}
+	copy(r.buf, r.tail)
+	r.buf[0] = kind
+	binary.LittleEndian.PutUint16(r.buf[7:], link)
+	sealPage(r.buf, r.s.seed)
+	return r.buf
+}
+
+// clear overwrites a page with what erased bytes read as.
+func (r *ring) clear(ctx context.Context, page int) error {
+	if err := r.s.set(ctx, page, r.s.blank); err != nil {
+		if !fatal(ctx, err) {
+			r.s.markBad(page)
+		}
+		return err
+	}
+	r.s.mu.Lock()
+	r.s.x.overwritten(page)
+	r.s.mu.Unlock()
+	return nil
+}
+
+func (r *ring) hottest() uint64 {
+	var m uint32
+	var sum uint64
+	for _, w := range r.s.wear[ringFirst:] {
+		m = max(m, w)
+		sum += uint64(w)
+	}
+	n := uint64(r.size())
+	before := max(uint64(r.s.stats.Sequence), sum) - sum
+	return (before+n-1)/n + uint64(m)
+}
+
+// format writes the two format records as "forming" first, so that nothing of
+// an older store is mounted any more, and as "formed" last.
+func (r *ring) format(ctx context.Context) error {
+	s := r.s
+	rec := make([]byte, s.page)
+	for _, kind := range []byte{kindForming, kindFormed} {
+		encodeFormat(rec, s.format(kind))
+		for _, p := range []int{formatA, formatB} {
+			if err := s.set(ctx, p, rec); err != nil {
+				return fmt.Errorf("format record: %w", err)
+			}
+		}
+		if kind == kindFormed {
+			break
+		}
+		for p := spareA; p < s.pages; p++ {
+			if s.verify(ctx, p, s.blank) == nil {
+				continue
+			}
+			if err := r.clear(ctx, p); err != nil && (fatal(ctx, err) || p < ringFirst) {
+				return err
+			}
+		}
+	}
+	r.next = ringFirst
+	if s.bad[ringFirst] {
+		r.next = -1
+	}
+	r.base = r.next
+	return nil
+}
+
+// mount finds the store and the ring's state, and recovers it if asked to.
+func (r *ring) mount(ctx context.Context, sc *scan, rep *Report) error {
+	s := r.s
+	if err := r.findFormat(sc, rep); err != nil {
+		return err
+	}
+	if err := sc.judge(ctx, s, spareA, s.pages); err != nil {
+		return err
+	}
+	for p := spareA; p < s.pages; p++ {
+		if in := &sc.info[p]; in.state == pageValid && (in.kind == kindSpare) != (p < ringFirst) {
+			in.state = pageBad // verifies, at a place where nothing writes it
+		}
+	}
+	f := r.find(sc)
+	kept := sc.load(s, f.newest, rep)
+	for p := spareA; p < s.pages; p++ {
+		if in := &sc.info[p]; in.state == pageValid {
+			s.seq = max(s.seq, in.seq)
+			if in.kind == kindData && in.seq > f.newest.seq {
+				rep.Incomplete++
+			}
+		}
+	}
+	s.stats.Sequence = f.newest.seq
+	if f.newest.seq != 0 {
+		r.tailPage = sc.last(f.newest)
+		r.tail = bytes.Clone(sc.page(s, r.tailPage))
+		r.tail[0] = kindData
+		r.adrift = r.tailPage < ringFirst
+	}
+	if s.opt.Suspect {
+		return r.recover(ctx, sc, f, kept, rep)
+	}
+	r.kept = kept
+	if len(f.links) > 0 {
+		r.next, r.base = f.links[0], f.links[0]
+	}
+	s.damaged = slices.Clone(rep.Damaged)
+	return nil
+}
+
+// findFormat reads the two format records. One that is formed is enough: while
+// the first of an older store's two is being replaced, that store still is
+// whole; once the first new one is formed, the new store is.
+func (r *ring) findFormat(sc *scan, rep *Report) error {
+	s := r.s
+	var recs [2]formatRecord
+	var ok [2]bool
+	for i, p := range []int{formatA, formatB} {
+		recs[i], ok[i] = decodeFormat(sc.page(s, p))
+	}
+	use := -1
+	for i := range recs {
+		if ok[i] && recs[i].kind == kindFormed && use < 0 {
+			use = i
+		}
+	}
+	if use < 0 {
+		switch {
+		case ok[0] && recs[0].kind == kindForming || ok[1] && recs[1].kind == kindForming:
+			return unformatted(rep, HalfFormatted)
+		case s.blankImage(sc.img):
+			return unformatted(rep, Blank)
+		}
+		return unformatted(rep, Foreign)
+	}
+	if err := s.checkFormat(recs[use]); err != nil {
+		rep.State = Formatted
+		return err
+	}
+	s.adopt(recs[use])
+	for i, p := range []int{formatA, formatB} {
+		sc.info[p].state = pageFormat
+		if !ok[i] || recs[i] != recs[use] {
+			sc.info[p].state = pageBad
+		}
+	}
+	return nil
+}
+
+// ringFind is where the ring's newest batch stands, and what is around it.
+type ringFind struct {
+	newest found // seq 0: none yet
+	homes  []int // pages of the ring that hold its last part
+	links  []int // pages that are free because a page of it says so, best first
+	land   int   // the page that the spare pages name, or -1
+	// suspects are all pages in which a write may have been under way when
+	// power was lost: the last part itself, what it and the pages after it
+	// name, and the pages of a batch that is not complete. Those that are found
+	// only through others come first, so that clearing them in this order can
+	// be cut short anywhere and be taken up again.
+	suspects []int
+}
+
+func (r *ring) find(sc *scan) (f ringFind) {
+	s := r.s
+	sc.gather(ringFirst, s.pages)
+	newest, second := sc.newest()
+	// A spare page counts as a page of the newest batch only when that batch
+	// has lost its own copy of it.
+	spare := -1
+	for _, p := range []int{spareA, spareB} {
+		in := &sc.info[p]
+		if in.state == pageValid && in.seq > newest.seq && (spare < 0 || in.seq > sc.info[spare].seq) {
+			spare = p
+		}
+	}
+	if spare >= 0 {
+		sc.gather(ringFirst, s.pages, spare)
+		newest, second = sc.newest()
+	}
+	f.newest = newest
+	var lastPart uint8
+	if newest.seq != 0 {
+		lastPart = sc.info[sc.last(newest)].parts - 1
+	}
+	own := func(p int) bool { // holds an earlier part of the newest batch
+		return newest.to > 0 && slices.Contains(sc.pages[newest.from:newest.to-1], int32(p))
+	}
+	inRing := func(n uint16) bool { return int(n) >= ringFirst && int(n) < s.pages && !own(int(n)) }
+	add := func(list *[]int, p int) {
+		if !slices.Contains(*list, p) {
+			*list = append(*list, p)
+		}
+	}
+
+	// The pages from the newest batch's last part on, the furthest first.
+	var after []int
+	for p := ringFirst; p < s.pages; p++ {
+		in := &sc.info[p]
+		if in.state != pageValid || in.seq < newest.seq {
+			continue
+		}
+		if in.seq == newest.seq {
+			if newest.seq == 0 || in.part != lastPart || in.parts != lastPart+1 {
+				continue
+			}
+			f.homes = append(f.homes, p)
+		}
+		after = append(after, p)
+	}
+	slices.SortStableFunc(after, func(a, b int) int {
+		x, y := &sc.info[a], &sc.info[b]
+		return cmp.Or(cmp.Compare(y.seq, x.seq), cmp.Compare(y.part, x.part))
+	})
+	for _, p := range after {
+		if n := sc.info[p].next; inRing(n) {
+			add(&f.suspects, int(n))
+		}
+		add(&f.suspects, p)
+	}
+	// What the spare pages say of the newest batch's last part overrides what
+	// the page itself says.
+	home := -1
+	if newest.seq != 0 {
+		home = sc.last(newest)
+	}
+	f.land = -1
+	for _, p := range []int{spareA, spareB} {
+		in := &sc.info[p]
+		if in.state != pageValid || in.seq != newest.seq || in.part != lastPart || !inRing(in.next) {
+			continue
+		}
+		add(&f.suspects, int(in.next))
+		if f.land < 0 {
+			f.land = int(in.next)
+		}
+		if int(in.next) != home {
+			add(&f.links, int(in.next))
+		}
+	}
+	for _, p := range f.homes {
+		if n := sc.info[p].next; inRing(n) && int(n) != home {
+			add(&f.links, int(n))
+		}
+		if p != home {
+			add(&f.links, p)
+		}
+	}
+	// The page that was to hold the newest batch, by the pages before it: if it
+	// reads as something else now, it may read as the batch again later.
+	if newest.seq == 0 {
+		add(&f.suspects, ringFirst)
+		add(&f.links, ringFirst)
+	} else {
+		for _, p := range sc.pages[newest.from : newest.to-1] {
+			if n := sc.info[p].next; inRing(n) {
+				add(&f.suspects, int(n))
+			}
+		}
+	}
+	if second.to > 0 {
+		if n := sc.info[sc.last(second)].next; inRing(n) {
+			add(&f.suspects, int(n))
+		}
+	}
+	for _, p := range f.links {
+		sc.info[p].unused = true
+	}
+	if s.opt.Suspect {
+		for _, p := range f.suspects {
+			sc.info[p].unused = true
+		}
+	}
+	return f
+}
+
+// recover makes what Mount has read last: it writes the newest batch's last
+// page anew and clears every page that may be torn. Cut short at any point and
+// begun again, it comes to a state that the next reading agrees with:
+//
+//  1. The spare pages get a copy. Nothing that could be the only good copy has
+//     been touched before both are whole; from here on the batch stays found,
+//     and with it the page where step 3 puts it.
+//  2. Suspect and damaged pages are cleared, except the batch's own.
+//  3. The copy goes to a page of the ring.
+//  4. The pages where the batch was are cleared.
+func (r *ring) recover(ctx context.Context, sc *scan, f ringFind, kept *batch, rep *Report) error {
+	s := r.s
+	if err := r.repairFormat(ctx, sc); err != nil {
+		return err
+	}
+	var clear []int
+	for p := ringFirst; p < s.pages; p++ {
+		if sc.info[p].state == pageBad && !slices.Contains(f.suspects, p) {
+			clear = append(clear, p)
+		}
+	}
+	if f.newest.seq == 0 {
+		for _, p := range []int{spareA, spareB} {
+			if sc.info[p].state == pageBad {
+				clear = append(clear, p)
+			}
+		}
+		if err := s.clearAll(ctx, rep, append(clear, f.suspects...)); err != nil {
+			return err
+		}
+		r.setNext(f.links...)
+		return nil
+	}
+
+	land := f.land
+	if land < 0 && len(f.links) > 0 {
+		land = f.links[0]
+	}
+	if land < 0 {
+		land = r.pick(ringFirst)
+	}
+	if land < 0 && len(f.homes) > 0 {
+		land = f.homes[0]
+	}
+	if land < 0 {
+		return ErrFull
+	}
+	if err := r.writeSpares(ctx, land); err != nil {
+		return err
+	}
+	for _, p := range f.suspects {
+		if p != land && !slices.Contains(f.homes, p) {
+			clear = append(clear, p)
+		}
+	}
+	if err := s.clearAll(ctx, rep, clear); err != nil {
+		return err
+	}
+
+	var next int
+	for try := 0; ; try++ {
+		next = r.firstGood(land, append(slices.Clone(f.homes), f.suspects...))
+		err := s.set(ctx, land, r.copyOfTail(kindData, next))
+		if err == nil {
+			break
+		}
+		s.markBad(land)
+		if fatal(ctx, err) || try == maxTries {
+			return err
+		}
+		if land = r.pick(land); land < 0 {
+			return err
+		}
+		if err := r.writeSpares(ctx, land); err != nil {
+			return err
+		}
+	}
+	r.rehome(kept, land)
+	rep.Rewritten = true
+	var old []int
+	for _, p := range f.homes {
+		if p != land {
+			old = append(old, p)
+		}
+	}
+	if err := s.clearAll(ctx, rep, old); err != nil {
+		return err
+	}
+	r.setNext(next)
+	return nil
+}
+
+// firstGood is the first of pages that is neither bad nor land, or any free
+// page, or -1.
+func (r *ring) firstGood(land int, pages []int) int {
+	for _, p := range pages {
+		if p != land && !r.s.bad[p] {
+			return p
+		}
+	}
+	if p := r.pick(land); p != land {
+		return p
+	}
+	return -1
+}
+
+func (r *ring) setNext(pages ...int) {
+	r.next = -1
+	for _, p := range pages {
+		if p >= 0 && !r.s.bad[p] {
+			r.next = p
+			break
+		}
+	}
+	r.base = r.next
+}
+
+// rehome notes that the newest batch's last page now is at page.
+func (r *ring) rehome(b *batch, page int) {
+	if b != nil {
+		r.s.mu.Lock()
+		old := b.pages[len(b.pages)-1]
+		if r.s.x.at[old] == b {
+			r.s.x.at[old] = nil
+		}
+		b.pages[len(b.pages)-1] = int32(page)
+		r.s.x.at[page] = b
+		r.s.mu.Unlock()
+	}
+	copy(r.tail, r.buf) // the copy that was written
+	r.tailPage, r.adrift = page, false
+}
+
+// land gives the newest batch's last page, found on a spare page only, a place
+// in the ring.
+func (r *ring) land(ctx context.Context) error {
+	for try := 0; ; try++ {
+		if r.next < 0 {
+			p := r.pick(ringFirst)
+			if p < 0 {
+				return ErrFull
+			}
+			if err := r.relink(ctx, p); err != nil {
+				return err
+			}
+		}
+		page := r.next
+		link := r.pick(page)
+		err := r.s.set(ctx, page, r.copyOfTail(kindData, link))
+		if err == nil {
+			r.rehome(r.kept, page)
+			r.setNext(link)
+			return nil
+		}
+		if fatal(ctx, err) || try == maxTries {
+			return err
+		}
+		if err := r.failed(ctx, page); err != nil {
+			return err
+		}
+	}
+}
+
+// repairFormat rewrites both format records if one is not as it should be, the
+// bad one first: the other may be what a torn write left.
+func (r *ring) repairFormat(ctx context.Context, sc *scan) error {
+	order := []int{formatB, formatA}
+	switch {
+	case sc.info[formatA].state == pageBad:
+		order = []int{formatA, formatB}
+	case sc.info[formatB].state != pageBad:
+		return nil
+	}
+	for _, p := range order {
+		if err := r.writeFormat(ctx, p); err != nil && fatal(ctx, err) {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *ring) writeFormat(ctx context.Context, page int) error {
+	rec := make([]byte, r.s.page)
+	encodeFormat(rec, r.s.format(kindFormed))
+	err := r.s.set(ctx, page, rec)
+	if err != nil && !fatal(ctx, err) {
+		r.s.markBad(page)
+	}
+	return err
+}
