@@ -38,8 +38,6 @@ const (
 	blockMagic   = "EEIO"
 	blockVersion = 1
 
-	// Offsets. Generation's counter and CRC are neighbours so that one short
-	// read tells whether the block is the one the agent expects.
 	offVersion     = 4
 	offFlags       = 5
 	offGroup       = 6
@@ -52,10 +50,11 @@ const (
 	offSpare       = 56 // zero
 )
 
-// DigestOffset and DigestSize are where, in a block, its counter and CRC are.
+// DigestOffset and DigestSize are where a block's CRC is: it stands for the
+// whole page where the bytes under it have been checked by the engine.
 const (
-	DigestOffset = offCounter
-	DigestSize   = 8
+	DigestOffset = offCRC
+	DigestSize   = 4
 )
 
 // Errors that errors.Is finds in what DecodeBlock returns. A blank or foreign

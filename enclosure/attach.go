@@ -44,7 +44,7 @@ func (e *Enclosure) Attach(ctx context.Context, r AttachRequest) (Attached, erro
 		}
 		return a, nil
 	}
-	nonce := newUUID()
+	nonce := e.newUUID()
 	m, err := e.assign(ctx, plan.Assignment{
 		Kind: plan.KindAttach, Preserve: vm.Policy != plan.Never, To: host.Group, VM: vm.UUID, ID: nonce, Slots: bits(slots),
 	}, slots, *vm, *host, r.Wait, r.By)
@@ -73,7 +73,7 @@ func (e *Enclosure) attached(slots []*slot, nonce ee.UUID) Attached {
 
 // startInPlace is an attach of slots that are where they should be.
 func (e *Enclosure) startInPlace(ctx context.Context, vm VMConfig, slots []*slot, by string) (Attached, error) {
-	start := plan.Start{Nonce: newUUID(), Slots: bits(slots)}
+	start := plan.Start{Nonce: e.newUUID(), Slots: bits(slots)}
 	var recs []record
 	for _, s := range slots {
 		st := e.state(s)
@@ -169,7 +169,7 @@ func (e *Enclosure) releaseSlots(ctx context.Context, vm VMConfig, slots []*slot
 		}
 		return e.put(ctx, nvm.Urgent, recs...)
 	}
-	a := plan.Assignment{Kind: plan.KindRelease, To: ee.GroupFree, Slots: bits(slots), ID: newUUID(), Gen: e.reserveGen()}
+	a := plan.Assignment{Kind: plan.KindRelease, To: ee.GroupFree, Slots: bits(slots), ID: e.newUUID(), Gen: e.reserveGen()}
 	if mode == ReleaseHold {
 		a.VM, a.Preserve = vm.UUID, true
 	}

@@ -76,6 +76,7 @@ type Options struct {
 	// has to be rewritten before it is trusted.
 	SameBoot bool
 	Log      *slog.Logger // nil = none
+	Random   func([]byte) // fills with random bytes; nil = crypto/rand. Tests that must repeat give their own
 }
 
 // Switch sets which ports of the enclosure's switch are members of which VLAN.

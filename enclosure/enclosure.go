@@ -5,6 +5,7 @@ package enclosure
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -22,6 +23,7 @@ import (
 type Enclosure struct {
 	cfg     Config
 	log     *slog.Logger
+	random  func([]byte)
 	started time.Time
 	slots   []*slot
 	roster  atomic.Pointer[roster]
@@ -35,6 +37,7 @@ type Enclosure struct {
 	order      []ee.UUID                // of moves, oldest first
 	fencing    map[string]chan struct{} // closed at the host's next fence
 	pending    map[string][]*slot       // host -> slots whose cut from it is not confirmed
+	assignedAt time.Time                // of the last assignment
 	events     []Event
 	lastEvent  uint64
 	changed    chan struct{}
@@ -65,6 +68,10 @@ func Open(ctx context.Context, cfg Config, opt Options) (*Enclosure, error) {
 		journal: journal{
 			all: map[uint32]plan.Assignment{}, hosts: map[string]plan.Host{}, starts: map[ee.UUID]plan.Start{},
 		},
+	}
+	e.random = opt.Random
+	if e.random == nil {
+		e.random = func(p []byte) { rand.Read(p) } // never fails (crypto/rand)
 	}
 	if e.log == nil {
 		e.log = slog.New(slog.DiscardHandler)
@@ -101,7 +108,7 @@ func (e *Enclosure) openStore(ctx context.Context, opt Options) *Error {
 	}
 	store, report, err := nvm.Mount(ctx, sc.Medium, so)
 	if errors.Is(err, nvm.ErrUnformatted) && report.State == nvm.Blank && sc.FormatBlank {
-		store, err = nvm.Format(ctx, sc.Medium, newIncarnation(), so)
+		store, err = nvm.Format(ctx, sc.Medium, e.newIncarnation(), so)
 		if err == nil {
 			e.emit(Event{Kind: "store", Text: "blank store formatted; every host starts fenced: baton unfence HOST"})
 		}

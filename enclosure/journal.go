@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"baton/ee"
 	"baton/enclosure/plan"
@@ -36,7 +37,10 @@ type record struct {
 }
 
 func (e *Enclosure) assignmentRecord(a plan.Assignment) record {
-	return record{nvm.Record{Key: a.Key(), Value: a.Encode()}, func(e *Enclosure) { e.learn(a) }}
+	return record{nvm.Record{Key: a.Key(), Value: a.Encode()}, func(e *Enclosure) {
+		e.assignedAt = time.Now()
+		e.learn(a)
+	}}
 }
 
 func (e *Enclosure) evidenceRecord(s *slot, ev plan.Evidence) record {

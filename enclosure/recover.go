@@ -2,7 +2,6 @@ package enclosure
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -458,16 +457,17 @@ func (e *Enclosure) asError(err error) *Error {
 
 // newIncarnation is random and not zero; the kernel's generator may make the
 // first call after power-up wait for a second.
-func newIncarnation() uint32 {
+func (e *Enclosure) newIncarnation() uint32 {
 	var p [4]byte
-	rand.Read(p[:]) // never fails (Go 1.24)
+	e.random(p[:])
 	return binary.LittleEndian.Uint32(p[:]) | 1
 }
 
-func newUUID() ee.UUID {
+// newUUID is random: version 4 of RFC 9562.
+func (e *Enclosure) newUUID() ee.UUID {
 	var u ee.UUID
-	rand.Read(u[:])
-	u[6] = u[6]&0x0f | 0x40 // version 4, RFC 9562
+	e.random(u[:])
+	u[6] = u[6]&0x0f | 0x40
 	u[8] = u[8]&0x3f | 0x80
 	return u
 }

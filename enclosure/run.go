@@ -40,10 +40,27 @@ func (e *Enclosure) Run(ctx context.Context) error {
 		}
 		e.retryFences(ctx)
 		e.retryBlockages(ctx)
-		if err := e.store.Tend(ctx); err != nil && ctx.Err() == nil {
-			e.emit(Event{Kind: "store", Text: fmt.Sprintf("tending the store: %v", err)})
+		if e.idle() {
+			if err := e.store.Tend(ctx); err != nil && ctx.Err() == nil {
+				e.emit(Event{Kind: "store", Text: fmt.Sprintf("tending the store: %v", err)})
+			}
 		}
 	}
+}
+
+// idleAfter is how long nothing must have been assigned before the store is
+// tended: its page writes are nobody's who waits.
+const idleAfter = 5 * time.Second
+
+// idle tells whether the store may be tended. One that runs out of room is
+// tended at any time.
+func (e *Enclosure) idle() bool {
+	if e.store.Stats().Free < 2*storeReserve {
+		return true
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return time.Since(e.assignedAt) >= idleAfter
 }
 
 // tryLock takes a slot's lock as the poller, or leaves it.

@@ -177,10 +177,10 @@ func isBlockError(err error) bool {
 	return false
 }
 
-// sameBlock reads the counter and CRC of the page and compares them with the
-// block that was last read or written: the CRC stands for the whole page, and
-// the engine has checked it against the bytes when it loaded them. Where no
-// block is known, or no engine checks, the whole page is read.
+// sameBlock reads the CRC of the page and compares it with that of the block
+// that was last read or written: it stands for the whole page, and the engine
+// has checked it against the bytes when it loaded them. Where no block is
+// known, or no engine checks, the whole page is read.
 func (s *slot) sameBlock(ctx context.Context) error {
 	if s.block == nil || !s.can(ee.CapStatus) {
 		b, err := s.readBlock(ctx)

@@ -358,6 +358,23 @@ func TestDevicePower(t *testing.T) {
 	})
 }
 
+// TestResetEndsWithPower: a device reset that power cut short does not come
+// afterwards.
+func TestResetEndsWithPower(t *testing.T) {
+	in(t, func(t *testing.T) {
+		w := New(oneSlot())
+		boot(w)
+		e := engineOf(t, w, "gpu0")
+		for _, c := range []byte{base | ee.CtlDeviceReset, 0, base} {
+			e.set(ee.RegControl, c)
+		}
+		time.Sleep(time.Second)
+		if got := e.get4(ee.RegResets); got != 2 {
+			t.Errorf("RESETS = %d; want 2: two power-ups", got)
+		}
+	})
+}
+
 func TestEngineRestart(t *testing.T) {
 	for _, how := range []string{"now", "later"} {
 		t.Run(how, func(t *testing.T) {

@@ -413,6 +413,23 @@ func TestCutWithTwoBuses(t *testing.T) {
 	})
 }
 
+// TestCutPlannedWithoutPower: it comes if power is back by then.
+func TestCutPlannedWithoutPower(t *testing.T) {
+	for _, back := range []time.Duration{10 * time.Millisecond, 30 * time.Millisecond} {
+		in(t, func(t *testing.T) {
+			w := New(oneChip("24c256"))
+			w.PowerCut()
+			w.CutAfter(20 * time.Millisecond)
+			time.Sleep(back)
+			w.PowerOn()
+			time.Sleep(time.Second)
+			if got, want := w.Powered(), back > 20*time.Millisecond; got != want {
+				t.Errorf("power back after %v: powered %v later; want %v", back, got, want)
+			}
+		})
+	}
+}
+
 // TestOff: a world may start without power.
 func TestOff(t *testing.T) {
 	in(t, func(t *testing.T) {

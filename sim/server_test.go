@@ -13,8 +13,7 @@ import (
 	"baton/pcie"
 )
 
-// TestHostResets counts what each thing a host does sends to the device, as
-// docs/facts measured it, and that the guard swallows all of it.
+// TestHostResets counts what each thing a host does sends to the device, and that the guard swallows all of it.
 func TestHostResets(t *testing.T) {
 	start := func(w *World, opt VMOptions) error {
 		return w.Server("server1").StartVM("train", []string{"gpu0"}, opt)
@@ -173,9 +172,9 @@ func TestVMs(t *testing.T) {
 // writes into the memory of the new server, unless it was quiesced or reset.
 func TestStrayDMA(t *testing.T) {
 	for _, tt := range []struct {
-		name   string
-		break_ []byte // CONTROL written before the link comes up again
-		stray  bool
+		name  string
+		steps []byte // CONTROL written before the link comes up again
+		stray bool
 	}{
 		{"nothing", []byte{base | ee.CtlGuard}, true},
 		{"quiesced", []byte{base | ee.CtlGuard | ee.CtlQuiesce, base | ee.CtlGuard}, false},
@@ -192,12 +191,12 @@ func TestStrayDMA(t *testing.T) {
 				if n := v1.DMA(); n != 100_001 {
 					t.Errorf("%d DMA writes in 1 s at one each 10 us", n)
 				}
-				for _, c := range tt.break_ {
+				for _, c := range tt.steps {
 					e.set(ee.RegControl, c)
 				}
 				before := v1.DMA()
 				w.Slot("gpu0").SetBlock(*blockFor(102))
-				control := tt.break_[len(tt.break_)-1] &^ ee.CtlDeviceReset
+				control := tt.steps[len(tt.steps)-1] &^ ee.CtlDeviceReset
 				time.Sleep(w.spec.DeviceResetTime)
 				e.set(ee.RegControl, control|ee.CtlReload)
 				time.Sleep(w.spec.ReloadLatency)

@@ -221,3 +221,19 @@ func TestCloneDropsHooks(t *testing.T) {
 		}
 	})
 }
+
+// TestSeal: two copies that append do not see each other's.
+func TestSeal(t *testing.T) {
+	r := record{make([]Interval, 1, 8), make([]Reset, 1, 8), make([]PowerLoss, 1, 8), make([]Violation, 1, 8)}
+	a, b := r.seal(), r.seal()
+	for i, c := range []*record{&a, &b} {
+		at := time.Duration(i + 1)
+		c.reach = append(c.reach, Interval{From: at})
+		c.resets = append(c.resets, Reset{At: at})
+		c.losses = append(c.losses, PowerLoss{At: at})
+		c.violations = append(c.violations, Violation{At: at})
+	}
+	if a.reach[1].From != 1 || a.resets[1].At != 1 || a.losses[1].At != 1 || a.violations[1].At != 1 {
+		t.Errorf("the first copy holds what the second appended: %+v", a)
+	}
+}

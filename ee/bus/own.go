@@ -50,7 +50,8 @@ type call struct {
 // longer than limit (0 = 1 s) and the time of its bytes fails with ErrWedged;
 // until it comes back, every other call fails with ErrWedged at once.
 //
-// Close does not close bus.
+// Close does not close bus: its opener does, after Close, which also ends a
+// transfer of a Remote that has not come back.
 func Own(bus i2c.Bus, limit time.Duration) *Owned {
 	if limit <= 0 {
 		limit = defaultLimit

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -27,9 +28,10 @@ type Options struct {
 	Policy     plan.Policy
 	Profile    string // of all slots; default regs-v1
 	ProfileMod func(*ee.Profile)
-	Switch     bool // slots have ports of a switch
-	Shared     bool // the store shares the chip of gpu0
-	Fenced     bool // hosts are left fenced, as after a format
+	Switch     bool   // slots have ports of a switch
+	Shared     bool   // the store shares the chip of gpu0
+	Fenced     bool   // hosts are left fenced, as after a format
+	Seed       uint64 // of all that the agent and the world take at random
 	Sim        func(*sim.Spec)
 	Config     func(*enclosure.Config)
 }
@@ -47,6 +49,7 @@ type Rig struct {
 	done   chan error
 	moves  byte
 	nonces map[string]ee.UUID // of each VM's latest start
+	random *rand.Rand
 }
 
 // Names of what a Rig has.
@@ -87,7 +90,7 @@ func New(t testing.TB, o Options) *Rig {
 	if o.Policy == "" {
 		o.Policy = plan.Always
 	}
-	r := &Rig{T: t, nonces: map[string]ee.UUID{}}
+	r := &Rig{T: t, nonces: map[string]ee.UUID{}, random: rand.New(rand.NewPCG(o.Seed, 1))}
 	profile, err := ee.LoadProfile(o.Profile)
 	if err != nil {
 		t.Fatal(err)
@@ -97,7 +100,7 @@ func New(t testing.TB, o Options) *Rig {
 	}
 	r.Profile = profile
 
-	spec := sim.Spec{Seed: 1}
+	spec := sim.Spec{Seed: o.Seed + 1}
 	for b := range o.Buses {
 		spec.Buses = append(spec.Buses, sim.BusSpec{Name: busName(b)})
 	}
@@ -205,6 +208,11 @@ func (p pulse) Reload(context.Context) error {
 func (r *Rig) Start(opt enclosure.Options) {
 	r.T.Helper()
 	r.ctx, r.cancel = context.WithCancel(context.Background())
+	opt.Random = func(p []byte) {
+		for i := range p {
+			p[i] = byte(r.random.Uint32())
+		}
+	}
 	e, err := enclosure.Open(r.ctx, r.Config, opt)
 	if err != nil {
 		r.T.Fatalf("Open: %v", err)
