@@ -1,0 +1,63 @@
+# Baton. 'make help' lists the targets.
+
+GO        ?= go
+BUILD     := build
+LDFLAGS   := -s -w
+GOFLAGS_R := -trimpath -buildvcs=false -ldflags='$(LDFLAGS)'
+# Everything is static; only the race detector's tests need cgo and a C compiler.
+export CGO_ENABLED := 0
+
+help: ## this list
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
+
+build: ## batond, baton and batonsim for this machine, into build/bin
+	$(GO) build $(GOFLAGS_R) -o $(BUILD)/bin/ ./cmd/...
+
+build-arm: ## batond and baton for the board (armv7), into build/arm
+	GOOS=linux GOARCH=arm GOARM=7 $(GO) build $(GOFLAGS_R) -o $(BUILD)/arm/ ./cmd/batond
+	GOOS=linux GOARCH=arm GOARM=7 $(GO) build $(GOFLAGS_R) -tags board -o $(BUILD)/arm/ ./cmd/baton
+
+build-all: ## batond and baton for linux arm, arm64 and amd64, to see that they build
+	for a in arm arm64 amd64; do GOOS=linux GOARCH=$$a GOARM=7 $(GO) build -o $(BUILD)/all/$$a/ ./cmd/batond ./cmd/baton || exit 1; done
+
+demo: build ## the main job on the simulator: no root, no hardware, under a minute
+	$(GO) run ./test/demo -bin $(BUILD)/bin
+
+test: gcc ## vet and all tests with the race detector
+	$(GO) vet ./...
+	CGO_ENABLED=1 $(GO) test -race -timeout 10m ./...
+
+figures: ## what is promised in numbers: 'name value unit' a line
+	@BATON_FIGURES=$(CURDIR)/$(BUILD)/figures.txt $(GO) test -count=1 ./test/figures > $(BUILD)/figures.log || { cat $(BUILD)/figures.log; exit 1; }
+	@cat $(BUILD)/figures.txt
+
+mutants: ## put one bug against each invariant into the agent: its test alone must fail
+	$(GO) run ./test/mutants
+
+test-arm: ## the core's tests as 32-bit ARM code, under qemu-user
+	@command -v qemu-arm-static >/dev/null || { echo "qemu-arm-static is missing: apt-get install --no-install-recommends qemu-user-static" >&2; exit 1; }
+	GOARCH=arm GOARM=7 $(GO) test -exec qemu-arm-static -timeout 20m ./nvm/... ./ee/... ./pcie/... ./enclosure/plan/...
+
+FUZZTIME ?= 20s
+fuzz: ## fuzz each decoder for FUZZTIME
+	$(GO) run ./test/fuzzall -time $(FUZZTIME)
+
+lint: ## gofmt, vet, staticcheck, revive, errcheck, ineffassign, errorlint, misspell, modernize; generated files and go.mod are fresh
+	@sh .ci/lint
+
+size: build-arm ## bytes of the board's binaries, and what is in them
+	@ls -l $(BUILD)/arm | awk 'NR>1 {print $$9, $$5, "bytes"}'
+	@$(GO) run ./test/sizes $(BUILD)/arm/batond $(BUILD)/arm/baton
+
+generate: ## pages that are made from the code
+	$(GO) generate ./...
+
+clean: ## remove what was built; downloaded kernels stay
+	rm -rf $(BUILD)/bin $(BUILD)/arm $(BUILD)/all $(BUILD)/images $(BUILD)/run
+
+gcc:
+	@command -v gcc >/dev/null || { echo "the race detector needs a C compiler: apt-get install --no-install-recommends gcc libc6-dev" >&2; exit 1; }
+
+include images/image.mk
+
+.PHONY: help build build-arm build-all demo test figures mutants test-arm fuzz lint size generate clean gcc
