@@ -32,12 +32,7 @@ func (e *Enclosure) Attach(ctx context.Context, r AttachRequest) (Attached, erro
 	if err := e.mayAssign(vm, host, slots, nil); err != nil {
 		return Attached{}, e.refused(r.By, err)
 	}
-	here := true
-	for _, s := range slots {
-		st := e.state(s)
-		here = here && st.Now.To == host.Group && st.Now.VM == vm.UUID
-	}
-	if here {
+	if e.isWith(slots, vm.UUID, host.Group) {
 		a, err := e.startInPlace(ctx, *vm, slots, r.By)
 		if err != nil {
 			return Attached{}, e.refused(r.By, err)
@@ -73,7 +68,7 @@ func (e *Enclosure) attached(slots []*slot, nonce ee.UUID) Attached {
 
 // startInPlace is an attach of slots that are where they should be.
 func (e *Enclosure) startInPlace(ctx context.Context, vm VMConfig, slots []*slot, by string) (Attached, error) {
-	start := plan.Start{Nonce: e.newUUID(), Slots: bits(slots)}
+	start := plan.Start{Nonce: e.newUUID(), Slots: bits(slots), Serial: e.nextSerial()}
 	var recs []record
 	for _, s := range slots {
 		st := e.state(s)
@@ -102,7 +97,7 @@ func (e *Enclosure) startInPlace(ctx context.Context, vm VMConfig, slots []*slot
 		}
 		recs = append(recs, e.evidenceRecord(s, ev))
 	}
-	recs = append(recs, e.startRecord(vm.UUID, start))
+	recs = append(recs, e.startRecord(start))
 	if err := e.put(ctx, nvm.Urgent, recs...); err != nil {
 		return Attached{}, err
 	}

@@ -53,8 +53,8 @@ const opTimeout = 30 * time.Second
 // that can not be used does not make it fail: Status says what is wrong, and
 // what needs it is refused.
 func Open(ctx context.Context, cfg Config, opt Options) (*Enclosure, error) {
-	if len(cfg.Slots) == 0 || len(cfg.Slots) > 64 {
-		return nil, fmt.Errorf("enclosure %s: %d slots, want 1..64", cfg.Name, len(cfg.Slots))
+	if len(cfg.Slots) == 0 || len(cfg.Slots) > maxSlots {
+		return nil, fmt.Errorf("enclosure %s: %d slots, want 1..%d", cfg.Name, len(cfg.Slots), maxSlots)
 	}
 	e := &Enclosure{
 		cfg:        cfg,
@@ -66,7 +66,7 @@ func Open(ctx context.Context, cfg Config, opt Options) (*Enclosure, error) {
 		distrusted: map[string]bool{},
 		changed:    make(chan struct{}),
 		journal: journal{
-			all: map[uint32]plan.Assignment{}, hosts: map[string]plan.Host{}, starts: map[ee.UUID]plan.Start{},
+			all: map[uint32]plan.Assignment{}, hosts: map[string]plan.Host{},
 		},
 	}
 	e.random = opt.Random
@@ -87,6 +87,9 @@ func Open(ctx context.Context, cfg Config, opt Options) (*Enclosure, error) {
 	e.identify(ctx)
 	if e.problem != nil {
 		return e, ctx.Err()
+	}
+	if err := e.nameSlots(ctx); err != nil {
+		return e, ctx.Err() // e.problem says what
 	}
 	e.recoverAll(ctx, !opt.SameBoot)
 	return e, ctx.Err()
@@ -146,7 +149,10 @@ func (e *Enclosure) identify(ctx context.Context) {
 	}
 	perBus(items, func(its []*item) {
 		for _, it := range its {
-			it.s.fault = it.s.identify(ctx, it.s.st.Known(), e.inc)
+			if it.s.fault != nil {
+				continue // found out already
+			}
+			e.setFault(it.s, e.identifySlot(ctx, it.s))
 		}
 	})
 	for _, s := range e.slots {
@@ -162,18 +168,18 @@ type identifier interface {
 	Identify(ctx context.Context) (nvm.Found, error)
 }
 
-// identify returns why the slot must not be written to. known says that the
-// store has records of the slot: a config block of that store then proves the
-// chip, and the 0.1 s that a chip of unknown kind takes is saved.
-func (s *slot) identify(ctx context.Context, known bool, incarnation uint32) *Error {
+// identifySlot returns why the slot must not be written to. Where the store has
+// records of the slot, a config block of that store proves the chip, and the
+// 0.1 s that a chip of unknown kind takes is saved.
+func (e *Enclosure) identifySlot(ctx context.Context, s *slot) *Error {
 	if s.cfg.Problem != nil {
 		return &Error{Code: CodeHardware, Slot: s.cfg.Name, Where: s.where(), What: "the slot's bus could not be opened", Err: s.cfg.Problem}
 	}
-	if err := s.identifyEngine(ctx); err != nil {
+	if err := e.identifyEngine(ctx, s); err != nil {
 		return err
 	}
-	if known {
-		if b, err := s.readBlock(ctx); err == nil && b.Generation.Incarnation == incarnation {
+	if e.state(s).Known() {
+		if b, err := s.readBlock(ctx); err == nil && b.Generation.Incarnation == e.inc {
 			return nil
 		}
 	}
@@ -192,11 +198,14 @@ func (s *slot) identify(ctx context.Context, known bool, incarnation uint32) *Er
 	return nil
 }
 
-func (s *slot) identifyEngine(ctx context.Context) *Error {
+func (e *Enclosure) identifyEngine(ctx context.Context, s *slot) *Error {
 	if !s.can(ee.CapStatus) {
 		return nil
 	}
 	id, err := s.engine.Identity(ctx)
+	e.mu.Lock()
+	s.identity = id
+	e.mu.Unlock()
 	switch {
 	case errors.Is(err, ee.ErrWrongID):
 		return s.notIts("what answers is not the engine", err)
@@ -207,7 +216,6 @@ func (s *slot) identifyEngine(ctx context.Context) *Error {
 	case s.cfg.Serial != 0 && id.Vendor != ee.NoDevice && id.Serial != s.cfg.Serial:
 		return s.notIts(fmt.Sprintf("the device has serial %016x, configured is %016x", id.Serial, s.cfg.Serial), nil)
 	}
-	s.identity = id
 	return nil
 }
 

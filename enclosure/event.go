@@ -17,7 +17,7 @@ func (e *Enclosure) emit(ev Event) {
 	ev.Uptime = time.Since(e.started)
 	ev.Wall = time.Now()
 	if len(e.events) == eventRing {
-		e.events = append(e.events[:0], e.events[1:]...)
+		e.events = e.events[1:]
 	}
 	e.events = append(e.events, ev)
 	close(e.changed)

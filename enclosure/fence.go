@@ -37,7 +37,10 @@ func (e *Enclosure) Fence(ctx context.Context, host, by string) (Fenced, error) 
 		e.setPending(host, slots)
 		return Fenced{}, e.refused(by, err)
 	}
-	cut, err := e.completeFence(ctx, *h)
+	// Once begun it is carried through, whoever waits for it.
+	work, cancel := context.WithTimeout(context.WithoutCancel(ctx), opTimeout)
+	cut, err := e.completeFence(work, *h)
+	cancel()
 	e.release(slots...)
 	if err != nil {
 		return Fenced{}, e.refused(by, err)

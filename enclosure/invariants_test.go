@@ -134,13 +134,17 @@ func TestInvariant06Once(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.Restart()
-		quiet(t, r, func() {
-			again, err := r.E.Move(r.Ctx(), q)
-			if err != nil || again.State != first.State || again.Generation != first.Generation {
-				t.Errorf("repeated: %s generation %s, %v; want %s, %s", again.State, again.Generation, err, first.State, first.Generation)
-			}
-		})
+		r.Move(rig.VM1, rig.C)
+		for _, when := range []string{"at once", "after a restart"} {
+			quiet(t, r, func() {
+				again, err := r.E.Move(r.Ctx(), q)
+				if err != nil || again.State != first.State || again.To != rig.B {
+					t.Errorf("repeated %s: %s to %s, %v; want %s to %s", when, again.State, again.To, err, first.State, first.To)
+				}
+			})
+			r.WantHost("gpu0", rig.C)
+			r.Restart()
+		}
 	})
 }
 

@@ -3,6 +3,7 @@ package enclosure
 import (
 	"cmp"
 	"context"
+	"encoding/binary"
 	"fmt"
 	"maps"
 	"slices"
@@ -27,7 +28,7 @@ type journal struct {
 	all     map[uint32]plan.Assignment // every assignment that is kept, cancelled ones too
 	nextGen uint32
 	hosts   map[string]plan.Host
-	starts  map[ee.UUID]plan.Start
+	serial  uint32 // of the latest start
 }
 
 // record pairs what goes into the store with what it means in memory.
@@ -50,13 +51,24 @@ func (e *Enclosure) evidenceRecord(s *slot, ev plan.Evidence) record {
 	}
 }
 
-func (e *Enclosure) startRecord(vm ee.UUID, st plan.Start) record {
-	return record{nvm.Record{Key: plan.StartKey(vm), Value: st.Encode()}, func(e *Enclosure) {
-		e.starts[vm] = st
-		for _, s := range e.slots {
-			e.fold(s)
+func (e *Enclosure) startRecord(st plan.Start) record {
+	return record{nvm.Record{Key: st.Key(), Value: st.Encode()}, func(e *Enclosure) { e.learnStart(st) }}
+}
+
+func (e *Enclosure) nextSerial() uint32 {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.serial + 1
+}
+
+// learnStart takes a start into memory. Enclosure.mu is held.
+func (e *Enclosure) learnStart(st plan.Start) {
+	e.serial = max(e.serial, st.Serial)
+	for _, s := range e.slots {
+		if st.Slots.Has(s.index) && (s.st.Start == nil || s.st.Start.Serial < st.Serial) {
+			s.st.Start = &st
 		}
-	}}
+	}
 }
 
 func (e *Enclosure) hostRecord(name string, h plan.Host) record {
@@ -73,7 +85,7 @@ func (e *Enclosure) releasedRecord(s *slot, released bool) record {
 	gen := uint32(0)
 	if released {
 		gen = s.st.Now.Gen
-		r.Value = []byte{byte(gen >> 24), byte(gen >> 16), byte(gen >> 8), byte(gen)}
+		r.Value = binary.LittleEndian.AppendUint32(nil, gen)
 	}
 	return record{r, func(*Enclosure) { s.st.Released = gen }}
 }
@@ -176,16 +188,13 @@ func (e *Enclosure) learn(a plan.Assignment) {
 
 // fold makes s.st from its records. Enclosure.mu is held.
 func (e *Enclosure) fold(s *slot) {
-	s.st.Now, s.st.Prior, s.st.Start = plan.Assignment{}, nil, nil
+	s.st.Now, s.st.Prior = plan.Assignment{}, nil
 	if n := len(s.hist); n > 0 {
 		s.st.Now = s.hist[n-1]
 		if n > 1 {
 			prior := s.hist[n-2]
 			s.st.Prior = &prior
 		}
-	}
-	if st, ok := e.starts[s.st.Now.VM]; ok && !s.st.Now.VM.IsZero() {
-		s.st.Start = &st
 	}
 }
 
@@ -228,60 +237,115 @@ func (e *Enclosure) prune() {
 // where it is.
 func (e *Enclosure) load() (problems []string) {
 	e.inc = e.store.Incarnation()
-	bad := func(key string, err error) {
-		problems = append(problems, fmt.Sprintf("record %q: %v", key, err))
+	e.place()
+	at := make(map[int]*slot)
+	for _, s := range e.slots {
+		at[s.index] = s
 	}
-	for key, value := range e.store.All("") {
+	read := func(key string, value []byte) error {
+		var s *slot
+		if len(key) == 2 {
+			s = at[int(key[1])]
+		}
 		switch key[:1] {
 		case plan.PrefixAssignment:
 			a, err := plan.DecodeAssignment(key, value)
-			if err != nil {
-				bad(key, err)
-				continue
+			if err == nil {
+				e.all[a.Gen] = a
 			}
-			e.all[a.Gen] = a
+			return err
 		case plan.PrefixEvidence:
 			ev, err := plan.DecodeEvidence(value)
-			if err != nil || len(key) != 2 {
-				bad(key, err)
-				continue
+			if err == nil && s != nil {
+				s.st.Evidence = &ev
 			}
-			if i := int(key[1]); i < len(e.slots) {
-				e.slots[i].st.Evidence = &ev
-			}
+			return err
 		case plan.PrefixStart:
 			st, err := plan.DecodeStart(value)
-			if err != nil || len(key) != 17 {
-				bad(key, err)
-				continue
+			if err == nil {
+				e.learnStart(st)
 			}
-			e.starts[ee.UUID([]byte(key[1:]))] = st
+			return err
 		case plan.PrefixReleased:
-			if len(key) != 2 || len(value) != 4 {
-				bad(key, plan.ErrRecord)
-				continue
+			if len(value) != 4 {
+				return plan.ErrRecord
 			}
-			if i := int(key[1]); i < len(e.slots) {
-				e.slots[i].st.Released = uint32(value[0])<<24 | uint32(value[1])<<16 | uint32(value[2])<<8 | uint32(value[3])
+			if s != nil {
+				s.st.Released = binary.LittleEndian.Uint32(value)
 			}
 		case plan.PrefixHost:
 			h, err := plan.DecodeHost(value)
-			if err != nil {
-				bad(key, err)
-				continue
+			if err == nil {
+				e.hosts[key[1:]] = h
 			}
-			e.hosts[key[1:]] = h
+			return err
+		}
+		return nil
+	}
+	for key, value := range e.store.All("") {
+		if err := read(key, value); err != nil {
+			problems = append(problems, fmt.Sprintf("record %q: %v", key, err))
 		}
 	}
 	for _, g := range slices.Sorted(maps.Keys(e.all)) {
 		e.learn(e.all[g])
 	}
 	e.nextGen = max(e.nextGen, 1)
-	for _, s := range e.slots {
-		e.fold(s)
-	}
 	e.prune()
 	return problems
+}
+
+// maxSlots is how many slots the records' bitmaps have room for.
+const maxSlots = 64
+
+// place gives each slot its number in the records. It goes by name, so that a
+// configuration may list the slots in any order, and add and remove some; a
+// number that was given to a name is never given to another.
+func (e *Enclosure) place() {
+	known := map[string]int{}
+	taken := map[int]bool{}
+	for key, name := range e.store.All(plan.PrefixName) {
+		if len(key) == 2 {
+			known[string(name)] = int(key[1])
+			taken[int(key[1])] = true
+		}
+	}
+	next := 0
+	for _, s := range e.slots {
+		i, ok := known[s.cfg.Name]
+		if !ok {
+			for taken[next] {
+				next++
+			}
+			i = next
+			taken[i] = true
+			s.unnamed = true
+			if i >= maxSlots {
+				s.unnamed = false
+				s.fault = &Error{
+					Code: CodeUnassignable, Slot: s.cfg.Name, What: "the store has no number left for another slot",
+					State: "nothing was written to this slot", Next: "back up, format the store and restore (docs/nvm-format.md)",
+				}
+			}
+		}
+		s.index = i
+		s.st.Index = i
+	}
+	slices.SortFunc(e.slots, func(a, b *slot) int { return a.index - b.index })
+}
+
+// nameSlots writes the numbers that place has given out.
+func (e *Enclosure) nameSlots(ctx context.Context) error {
+	var recs []record
+	for _, s := range e.slots {
+		if s.unnamed {
+			recs = append(recs, record{nvm.Record{Key: plan.SlotKey(plan.PrefixName, s.index), Value: []byte(s.cfg.Name)}, func(*Enclosure) { s.unnamed = false }})
+		}
+	}
+	if len(recs) == 0 {
+		return nil
+	}
+	return e.put(ctx, nvm.Normal, recs...)
 }
 
 // fenced tells whether a host is fenced now, and its record.

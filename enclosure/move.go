@@ -52,7 +52,35 @@ func (e *Enclosure) Move(ctx context.Context, r MoveRequest) (Move, error) {
 	if err := e.mayAssign(vm, target, slots, r.Expect); err != nil {
 		return Move{}, e.refused(r.By, err)
 	}
+	if a.Preserve && e.isWith(slots, vm.UUID, target.Group) {
+		return e.alreadyThere(a, slots, r), nil
+	}
 	return e.assign(ctx, a, slots, *vm, *target, r.Wait, r.By)
+}
+
+// isWith tells whether a VM has all of slots on the host with that group.
+func (e *Enclosure) isWith(slots []*slot, vm ee.UUID, group uint16) bool {
+	for _, s := range slots {
+		if st := e.state(s); st.Now.To != group || st.Now.VM != vm {
+			return false
+		}
+	}
+	return true
+}
+
+// alreadyThere answers a move to where the set is: nothing is cut for it, and
+// nothing is recorded.
+func (e *Enclosure) alreadyThere(a plan.Assignment, slots []*slot, r MoveRequest) Move {
+	m := Move{
+		ID: a.ID, VM: r.VM, Slots: names(slots), From: r.To, To: r.To, State: MoveDone, Preserve: a.Preserve,
+		Generation: ee.Generation{Incarnation: e.inc, Counter: e.state(slots[0]).Now.Gen},
+		Memory:     map[string]plan.Verdict{}, Reason: "the set is there already; nothing was changed",
+	}
+	for _, s := range slots {
+		m.Memory[s.cfg.Name] = e.judge(s)
+	}
+	e.emit(Event{Kind: "move", VM: r.VM, Host: r.To, Move: a.ID.String(), Text: fmt.Sprintf("%s: %v are with %s already", r.VM, m.Slots, r.To), By: r.By})
+	return m
 }
 
 // setOf resolves a VM and slots of it; no slots means all of the VM.

@@ -127,7 +127,7 @@ func (e *Enclosure) settle(ctx context.Context, s *slot) {
 			recs = append(recs, e.evidenceRecord(s, plan.Evidence{Flag: plan.Void, Gen: a.Gen, Why: why}))
 		}
 		if err := e.put(ctx, nvm.Urgent, recs...); err != nil {
-			s.fault = e.asError(err)
+			e.setFault(s, e.asError(err))
 			return
 		}
 		e.emit(Event{Kind: "recovery", Slot: s.cfg.Name, VM: e.vmName(a.VM), Text: s.cfg.Name + ": " + text})
@@ -151,14 +151,21 @@ func (e *Enclosure) settle(ctx context.Context, s *slot) {
 	case errors.Is(s.pageErr, ee.ErrBlockBlank) && e.cfg.Store.FormatBlank:
 		adopt(plan.Assignment{To: ee.GroupFree, Gen: e.reserveGen()}, plan.NoReason, "blank config block; the slot is free")
 	default:
-		s.fault = &Error{
+		fault := &Error{
 			Code: CodeUnassignable, Slot: s.cfg.Name, Where: s.cfg.Page, What: "the engine's NVM holds no config block and the store knows nothing of the slot", Err: s.pageErr,
 			State: "nothing was written to this slot", Next: "if the part is to be used here: baton slot adopt " + s.cfg.Name,
 		}
-		e.emit(Event{Kind: "fault", Slot: s.cfg.Name, Code: string(s.fault.Code), Text: s.fault.Error()})
+		e.setFault(s, fault)
+		e.emit(Event{Kind: "fault", Slot: s.cfg.Name, Code: string(fault.Code), Text: fault.Error()})
 		return
 	}
 	e.recordDoubt(ctx, s)
+}
+
+func (e *Enclosure) setFault(s *slot, fault *Error) {
+	e.mu.Lock()
+	s.fault = fault
+	e.mu.Unlock()
 }
 
 // recordDoubt voids a flag that the engine's words speak against. What is not
@@ -317,7 +324,7 @@ func (p *pass) block(ctx context.Context, why *Error) {
 // retryBlocked tries a blocked set again. The locks are held.
 func (e *Enclosure) retryBlocked(ctx context.Context, b *blockage) {
 	e.read(ctx, b.slots)
-	p, f := e.converge(ctx, b.slots, true)
+	p, f := e.converge(ctx, b.slots, false)
 	if f == nil {
 		e.unblock(b)
 		return
@@ -385,7 +392,7 @@ func (e *Enclosure) settled(ctx context.Context, set []*slot) *failure {
 	for _, s := range set {
 		e.recordDoubt(ctx, s)
 	}
-	_, f := e.converge(ctx, set, true)
+	_, f := e.converge(ctx, set, false)
 	return f
 }
 

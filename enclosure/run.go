@@ -144,15 +144,11 @@ func (e *Enclosure) retryFault(ctx context.Context, s *slot) {
 	if s.fault.Code == CodeUnassignable {
 		return
 	}
-	if f := s.identify(ctx, e.state(s).Known(), e.inc); f != nil {
-		e.mu.Lock()
-		s.fault = f
-		e.mu.Unlock()
+	fault := e.identifySlot(ctx, s)
+	e.setFault(s, fault)
+	if fault != nil {
 		return
 	}
-	e.mu.Lock()
-	s.fault = nil
-	e.mu.Unlock()
 	e.emit(Event{Kind: "recovery", Slot: s.cfg.Name, Text: s.cfg.Name + ": answers, and is the configured part"})
 	e.read(ctx, []*slot{s})
 	e.settle(ctx, s)

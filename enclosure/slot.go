@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"baton/ee"
+	"baton/enclosure/bug"
 	"baton/enclosure/plan"
 	"baton/nvm"
 )
@@ -14,9 +15,10 @@ import (
 // slot is one slot at run time. What the hardware told last, and the records,
 // are guarded by Enclosure.mu; only who holds the slot's lock changes them.
 type slot struct {
-	cfg    SlotConfig
-	index  int
-	engine *ee.Engine
+	cfg     SlotConfig
+	index   int  // in the records
+	unnamed bool // the store does not know the index yet
+	engine  *ee.Engine
 
 	lock   chan struct{} // full = held
 	holder string        // who holds it: "" = nobody, "poll" = the poller, for a moment
@@ -215,7 +217,7 @@ func (s *slot) readBack(ctx context.Context, b ee.Block) error {
 	if err := s.cfg.Medium.ReadAt(ctx, p, s.cfg.Profile.BlockOffset); err != nil {
 		return err
 	}
-	if string(p) != string(b.Encode()) {
+	if string(p) != string(b.Encode()) && !bug.Is(bug.ReadBack) {
 		return fmt.Errorf("config block: %w", nvm.ErrReadBack)
 	}
 	return nil

@@ -88,7 +88,7 @@ func TestRecordsRoundTrip(t *testing.T) {
 		if got, err := DecodeEvidence(e.Encode()); err != nil || got != e {
 			t.Fatalf("evidence %+v came back as %+v, %v", e, got, err)
 		}
-		s := Start{Nonce: uuid(t, "nonce"), Gen: rapid.Uint32().Draw(t, "gen"), Slots: SlotSet(rapid.Uint64().Draw(t, "slots"))}
+		s := Start{Nonce: uuid(t, "nonce"), Gen: rapid.Uint32().Draw(t, "gen"), Serial: rapid.Uint32().Draw(t, "serial"), Slots: SlotSet(rapid.Uint64().Draw(t, "slots"))}
 		if got, err := DecodeStart(s.Encode()); err != nil || got != s {
 			t.Fatalf("start %+v came back as %+v, %v", s, got, err)
 		}

@@ -10,6 +10,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/bits"
 
 	"baton/ee"
 )
@@ -62,7 +63,8 @@ func (s SlotSet) With(i int) SlotSet { return s | 1<<i }
 const (
 	PrefixAssignment = "a" // + counter, big-endian
 	PrefixEvidence   = "b" // + slot
-	PrefixStart      = "s" // + VM
+	PrefixName       = "n" // + slot: the slot's name
+	PrefixStart      = "s" // + the lowest slot of the set
 	PrefixReleased   = "r" // + slot
 	PrefixHost       = "h" // + name
 )
@@ -188,22 +190,25 @@ func DecodeEvidence(p []byte) (Evidence, error) {
 	return e, nil
 }
 
-// Start is the record of a VM's latest start on slots it already had.
+// Start is the record of a VM's start on slots that it already had.
 type Start struct {
-	Nonce ee.UUID
-	Gen   uint32 // highest generation of its slots at that time
-	Slots SlotSet
+	Nonce  ee.UUID
+	Gen    uint32 // highest generation of its slots at that time
+	Serial uint32 // of all starts: for each slot the highest counts
+	Slots  SlotSet
 }
 
-const startSize = 16 + 4 + 8
+const startSize = 16 + 4 + 4 + 8
 
-// StartKey is the key of vm's Start.
-func StartKey(vm ee.UUID) string { return PrefixStart + string(vm[:]) }
+// Key is where s is kept. A later start of a set with the same lowest slot
+// replaces it.
+func (s Start) Key() string { return SlotKey(PrefixStart, bits.TrailingZeros64(uint64(s.Slots))) }
 
 // Encode returns s's value in the store.
 func (s Start) Encode() []byte {
 	p := append(make([]byte, 0, startSize), s.Nonce[:]...)
 	p = binary.LittleEndian.AppendUint32(p, s.Gen)
+	p = binary.LittleEndian.AppendUint32(p, s.Serial)
 	return binary.LittleEndian.AppendUint64(p, uint64(s.Slots))
 }
 
@@ -213,9 +218,10 @@ func DecodeStart(p []byte) (Start, error) {
 		return Start{}, fmt.Errorf("%w: start of %d bytes", ErrRecord, len(p))
 	}
 	return Start{
-		Nonce: ee.UUID(p[:16]),
-		Gen:   binary.LittleEndian.Uint32(p[16:]),
-		Slots: SlotSet(binary.LittleEndian.Uint64(p[20:])),
+		Nonce:  ee.UUID(p[:16]),
+		Gen:    binary.LittleEndian.Uint32(p[16:]),
+		Serial: binary.LittleEndian.Uint32(p[20:]),
+		Slots:  SlotSet(binary.LittleEndian.Uint64(p[24:])),
 	}, nil
 }
 

@@ -10,7 +10,7 @@ type Slot struct {
 	Prior    *Assignment // the one before it; nil = none is known
 	Root     uint32      // generation of the newest assignment that did not preserve
 	Evidence *Evidence   // the last one written
-	Start    *Start      // of Now.VM
+	Start    *Start      // the latest one of a set that has the slot
 	Released uint32      // generation under which its VM released it; 0 = not
 }
 
@@ -78,7 +78,7 @@ func (s Slot) fixed() bool {
 // Nonce is what an ack must quote: that of the latest start. ok is false where
 // no start is known.
 func (s Slot) Nonce() (ee.UUID, bool) {
-	if s.Start != nil && s.Start.Slots.Has(s.Index) && s.Start.Gen >= s.Now.Gen {
+	if s.started() {
 		return s.Start.Nonce, true
 	}
 	if s.Now.Kind == KindAttach {
@@ -90,8 +90,12 @@ func (s Slot) Nonce() (ee.UUID, bool) {
 // Acked tells whether a VM has been seen to use the slot under its present
 // assignment, so that the move that brought it there is over.
 func (s Slot) Acked() bool {
-	return (s.current() && s.Evidence.Acked) || (s.Start != nil && s.Start.Slots.Has(s.Index) && s.Start.Gen >= s.Now.Gen)
+	return (s.current() && s.Evidence.Acked) || s.started()
 }
+
+// started tells whether a VM was started in place under the present
+// assignment.
+func (s Slot) started() bool { return s.Start != nil && s.Start.Gen >= s.Now.Gen }
 
 // Unfinished tells whether the newest assignment may be a move that was never
 // seen to end: recovery treats its set as one, and may undo it.

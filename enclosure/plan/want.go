@@ -33,7 +33,9 @@ func Desire(s Slot, incarnation uint32, p Policy, host *Peer) Want {
 		return w
 	}
 	w.Link = true
-	w.Peer = host.MAC
+	if !bug.Is(bug.OneOwner) {
+		w.Peer = host.MAC
+	}
 	w.Show = ee.ShowValid
 	if s.Flag() == Target {
 		w.Show |= ee.ShowTarget | ee.ShowPowerKept
@@ -104,7 +106,7 @@ type Found struct {
 //	flag shown differs, guard off but wanted         show
 func Compare(w Want, f Found, caps ee.Caps) Diff {
 	var d Diff
-	if bug.Is(bug.PowerCut) {
+	if bug.Is(bug.PowerCut) && f.Suspect && w.Link {
 		return d
 	}
 	same := f.Block != nil && *f.Block == w.Block
