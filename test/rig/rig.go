@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -44,12 +45,13 @@ type Rig struct {
 	Profile *ee.Profile
 	Config  enclosure.Config
 
-	ctx    context.Context
-	cancel context.CancelFunc
-	done   chan error
-	moves  byte
-	nonces map[string]ee.UUID // of each VM's latest start
-	random *rand.Rand
+	ctx     context.Context
+	cancel  context.CancelFunc
+	done    chan error
+	options Options
+	moves   byte
+	nonces  map[string]ee.UUID // of each VM's latest start
+	random  *rand.Rand
 }
 
 // Names of what a Rig has.
@@ -120,11 +122,7 @@ func New(t testing.TB, o Options) *Rig {
 	if o.Sim != nil {
 		o.Sim(&spec)
 	}
-	r.W = sim.New(spec)
-	r.Config = r.config(o)
-	if o.Config != nil {
-		o.Config(&r.Config)
-	}
+	r.connect(o, sim.New(spec))
 	r.Start(enclosure.Options{})
 	if !o.Fenced {
 		for _, h := range r.Config.Hosts {
@@ -132,6 +130,23 @@ func New(t testing.TB, o Options) *Rig {
 		}
 	}
 	return r
+}
+
+// Fork is a rig on a copy of the world that s was taken of, with the options
+// that r was made with and no agent yet.
+func (r *Rig) Fork(s *sim.Snapshot) *Rig {
+	f := &Rig{T: r.T, Profile: r.Profile, options: r.options, moves: r.moves, nonces: maps.Clone(r.nonces), random: rand.New(rand.NewPCG(r.options.Seed, 2)), cancel: func() {}}
+	f.connect(r.options, s.World())
+	return f
+}
+
+// connect makes the agent's configuration for a world.
+func (r *Rig) connect(o Options, w *sim.World) {
+	r.W, r.options = w, o
+	r.Config = r.config(o)
+	if o.Config != nil {
+		o.Config(&r.Config)
+	}
 }
 
 func busName(i int) string { return fmt.Sprintf("bus%d", i) }

@@ -1,0 +1,5 @@
+//go:build race
+
+package enclosure_test
+
+const raceFactor = 2
