@@ -333,7 +333,12 @@ const (
 // device reset only counts twice.
 var retries = [...]time.Duration{500 * time.Microsecond, 2 * time.Millisecond, 5 * time.Millisecond}
 
+// tx is every access to the register file: a profile without Status has none,
+// and its pointers mean nothing.
 func (e *Engine) tx(ctx context.Context, op string, w, r []byte) error {
+	if !e.p.Caps.Has(CapStatus) {
+		return e.fail(op, fmt.Errorf("%w: profile %s has no Status", ErrCapability, e.p.Name))
+	}
 	if err := ctx.Err(); err != nil {
 		return e.fail(op, err)
 	}
@@ -364,9 +369,6 @@ func (e *Engine) write(ctx context.Context, op string, r reg, value []byte) erro
 
 // read reads from register first to the end of register last.
 func (e *Engine) read(ctx context.Context, op string, first, last reg) ([]byte, error) {
-	if !e.p.Caps.Has(CapStatus) {
-		return nil, e.fail(op, fmt.Errorf("%w: profile %s has no Status", ErrCapability, e.p.Name))
-	}
 	p := e.in[:e.p.regs[last]+regSize[last]-e.p.regs[first]]
 	if err := e.tx(ctx, op, e.out(first, nil), p); err != nil {
 		return nil, err

@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -128,6 +130,9 @@ var regNames = [numRegs]string{
 
 var regSize = [numRegs]uint16{4, 6, 2, 2, 4, 8, 6, 1, 1, 1, 1, 2, 4, 4, 4, 4, 4, 4, 4, 6, 2, 8, 2}
 
+// end is the pointer behind register r.
+func (p *Profile) end(r reg) int { return int(p.regs[r]) + int(regSize[r]) }
+
 // bursts are the spans that are read at once, so that their words belong
 // together: in a profile, the registers of a burst are in this order.
 var bursts = [][]reg{
@@ -192,6 +197,9 @@ func ParseProfile(data []byte) (*Profile, error) {
 	if err := d.Decode(&in); err != nil {
 		return nil, err
 	}
+	if _, err := d.Token(); err != io.EOF {
+		return nil, fmt.Errorf("something follows the profile at byte %d", d.InputOffset())
+	}
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	number := func(key, s string, bits int) uint64 {
@@ -232,17 +240,23 @@ func ParseProfile(data []byte) (*Profile, error) {
 		p.ID = uint32(number("id", in.ID, 32))
 		p.DVSECVendor = uint16(number("dvsec_vendor", in.DVSECVendor, 16))
 		p.ResetTime = span("reset_time", in.ResetTime)
+		var placed [numRegs]bool
 		for r := range numRegs {
 			s, ok := in.Registers[regNames[r]]
 			if !ok {
 				bad("registers: %s is missing", regNames[r])
 				continue
 			}
+			before := len(errs)
 			p.regs[r] = uint16(number("registers: "+regNames[r], s, 16))
+			placed[r] = len(errs) == before
+			if placed[r] && p.end(r) > 1<<16 {
+				bad("registers: %s at 0x%04x has %d bytes: it goes beyond 0xffff", regNames[r], p.regs[r], regSize[r])
+			}
 		}
 		for a := range numRegs {
 			for b := range a {
-				if p.regs[a] < p.regs[b]+regSize[b] && p.regs[b] < p.regs[a]+regSize[a] && in.Registers[regNames[a]] != "" && in.Registers[regNames[b]] != "" {
+				if placed[a] && placed[b] && int(p.regs[a]) < p.end(b) && int(p.regs[b]) < p.end(a) {
 					bad("registers: %s at 0x%04x overlaps %s at 0x%04x", regNames[a], p.regs[a], regNames[b], p.regs[b])
 				}
 			}
@@ -252,12 +266,12 @@ func ParseProfile(data []byte) (*Profile, error) {
 		for _, b := range bursts {
 			first, last := b[0], b[len(b)-1]
 			ordered := slices.IsSortedFunc(b, func(x, y reg) int { return int(p.regs[x]) - int(p.regs[y]) })
-			if !ordered || p.regs[last]+regSize[last]-p.regs[first] > burstMax {
+			if !ordered || p.end(last)-int(p.regs[first]) > burstMax {
 				bad("registers: %s to %s are read as one burst: they must lie in the order of regs-v1 within %d bytes", regNames[first], regNames[last], burstMax)
 			}
 		}
 	}
-	for n := range in.Registers {
+	for _, n := range slices.Sorted(maps.Keys(in.Registers)) {
 		if !slices.Contains(regNames[:], n) {
 			bad("registers: %q is unknown", n)
 		}

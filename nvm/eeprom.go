@@ -21,6 +21,9 @@ var ErrAddressing = errors.New("chip has another address width")
 //
 // The chip may have a second master, which reads and writes it too: a chip that
 // does not answer although nothing was written is asked again for a while.
+//
+// Unlike other media it may be used by several goroutines, each for a part of
+// its own (Section): one call has the chip at a time.
 type EEPROM struct {
 	// Slack is added to the part's write cycle before ErrTimeout.
 	Slack time.Duration
@@ -33,6 +36,8 @@ type EEPROM struct {
 	bus  i2c.Bus
 	addr uint16
 	part Part
+
+	use chan struct{} // full while a call has the chip
 
 	buf       []byte // address and data; on the heap, since drivers pass its address on
 	poll      []byte
@@ -60,6 +65,7 @@ func NewEEPROM(bus i2c.Bus, addr uint16, part Part) *EEPROM {
 		bus:       bus,
 		addr:      addr,
 		part:      part,
+		use:       make(chan struct{}, 1),
 		buf:       make([]byte, 2+part.Page),
 		poll:      make([]byte, 1),
 	}
@@ -73,12 +79,28 @@ func (e *EEPROM) Geometry() Geometry {
 	return Geometry{Size: e.part.Size, Page: e.part.Page, Erased: 0xff, WriteMax: e.part.WriteMax}
 }
 
+// enter takes the chip for a call; leave gives it back.
+func (e *EEPROM) enter(ctx context.Context) error {
+	select {
+	case e.use <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("%s: %w", e, ctx.Err())
+	}
+}
+
+func (e *EEPROM) leave() { <-e.use }
+
 // ReadAt reads in messages of up to 8192 bytes. It returns ErrRange, ErrAbsent,
 // or ErrTimeout if a write cycle before it does not end.
 func (e *EEPROM) ReadAt(ctx context.Context, p []byte, off int64) error {
 	if off < 0 || off+int64(len(p)) > e.part.Size {
 		return fmt.Errorf("%s: read of %d bytes at %#x: %w", e, len(p), off, ErrRange)
 	}
+	if err := e.enter(ctx); err != nil {
+		return err
+	}
+	defer e.leave()
 	for len(p) > 0 {
 		n := min(len(p), maxMessage)
 		if e.part.AddrBytes == 1 {
@@ -99,6 +121,10 @@ func (e *EEPROM) Program(ctx context.Context, p []byte, off int64) error {
 	if err := checkProgram(e.Geometry(), p, off); err != nil {
 		return fmt.Errorf("%s: write of %d bytes at %#x: %w", e, len(p), off, err)
 	}
+	if err := e.enter(ctx); err != nil {
+		return err
+	}
+	defer e.leave()
 	dev, ptr := e.pointer(off)
 	msg := e.buf[:len(ptr)+len(p)]
 	copy(msg[len(ptr):], p)
@@ -112,6 +138,10 @@ func (e *EEPROM) Program(ctx context.Context, p []byte, off int64) error {
 // Settle polls until the chip answers again. It reads a byte to do so, from
 // wherever the chip's own pointer is.
 func (e *EEPROM) Settle(ctx context.Context) error {
+	if err := e.enter(ctx); err != nil {
+		return err
+	}
+	defer e.leave()
 	if !e.busy {
 		return nil
 	}

@@ -27,6 +27,7 @@ type erasable struct {
 
 	at   int // the block being filled; -1: none yet
 	fill int // its next page; per = it is full
+	turn uint32
 
 	tail     []byte
 	tailPage int // -1: no batch yet
@@ -38,6 +39,7 @@ type block struct {
 	state  blockState
 	used   int // pages that cannot be written any more, from its start
 	erases uint32
+	turn   uint32 // order in which the blocks were erased; 0: not known
 }
 
 type blockState uint8
@@ -291,13 +293,15 @@ func (e *erasable) writeRecord(ctx context.Context, b int, formed bool) error {
 	if f.erases < math.MaxUint32 {
 		f.erases++
 	}
+	e.turn++
+	f.turn = e.turn
 	encodeFormat(e.buf, f)
 	if err := e.s.set(ctx, b*e.per, e.buf); err != nil {
 		return err
 	}
 	e.s.mu.Lock()
 	defer e.s.mu.Unlock()
-	e.blk[b] = block{state: blockReady, used: 1, erases: f.erases}
+	e.blk[b] = block{state: blockReady, used: 1, erases: f.erases, turn: f.turn}
 	return nil
 }
 
@@ -436,7 +440,8 @@ func (e *erasable) findFormat(sc *scan, rep *Report) error {
 		in := &sc.info[b*e.per]
 		if f := recs[b]; f.kind != 0 && f.incarnation == s.inc && f.version == formatVersion {
 			in.state = pageFormat
-			e.blk[b].erases = f.erases
+			e.blk[b].erases, e.blk[b].turn = f.erases, f.turn
+			e.turn = max(e.turn, f.turn)
 			continue
 		}
 		e.blk[b].state = blockDirty
@@ -478,19 +483,24 @@ func (e *erasable) judgeBlocks(sc *scan) {
 	}
 }
 
-// findFill finds the page after the last one that is not erased: behind the
-// page written last, and behind what recoveries that were cut short have
-// voided in the blocks that follow.
+// findFill finds the page after the last one that is not erased. That is not
+// always the one after the page written last: recoveries that were cut short
+// have written behind it, into blocks that were erased after its own.
 func (e *erasable) findFill(lastAt int) {
+	turn := uint32(0)
 	if lastAt < 0 {
 		e.at, e.fill = -1, e.per
 	} else {
 		e.at = lastAt / e.per
 		e.fill = e.blk[e.at].used
+		turn = e.blk[e.at].turn
 	}
-	for b := e.after(e.at); b >= 0 && b != e.at; b = e.after(b) {
+	b := e.at
+	for range e.blk {
+		b = e.after(b)
 		k := &e.blk[b]
-		if k.state != blockReady || k.used == 1 {
+		later := k.state == blockReady || k.state == blockUsed && (k.used < e.per || turn != 0 && k.turn > turn)
+		if b == e.at || !later || k.used == 1 {
 			break
 		}
 		k.state = blockUsed
@@ -502,26 +512,28 @@ func (e *erasable) findFill(lastAt int) {
 // short either reads as something, or as erased, and then it is the one that
 // would be written next, or one that a recovery before has passed. So:
 //
-//  1. The next page is voided. From here on nothing before it is ever taken
-//     for the next page, whatever it reads as later.
-//  2. The newest batch's last page is written anew behind it.
-//  3. Everything before that is neither a whole batch's page nor void is
-//     voided, and so is the page that was written anew.
+//  1. The next two pages are voided. From here on nothing before them is ever
+//     taken for the next page, whatever it reads as later. Two, because the
+//     second may have been half voided when the first still read as a batch's
+//     page; to write it would not make it read the same each time.
+//  2. The newest batch's last page is written anew behind them.
+//  3. Everything before that is not a page of a whole batch is voided, also what
+//     reads as void and may have been half voided, and so is the page that was
+//     written anew.
 //  4. Blocks whose erasing may have been cut short are erased again.
 func (e *erasable) recover(ctx context.Context, sc *scan, newest found, kept *batch, lastAt int, rep *Report) error {
 	s := e.s
 	if err := e.passDirty(ctx, sc, rep); err != nil {
 		return err
 	}
-	for e.open() {
+	for pins := 0; pins < 2 && e.open(); {
 		p := e.at*e.per + e.fill
 		err := e.clear(ctx, p)
 		e.advance()
 		if err == nil {
 			rep.Cleared = append(rep.Cleared, p)
-			break
-		}
-		if fatal(ctx, err) {
+			pins++
+		} else if fatal(ctx, err) {
 			return err
 		}
 	}
@@ -554,28 +566,28 @@ func (e *erasable) recover(ctx context.Context, sc *scan, newest found, kept *ba
 			return err
 		}
 	}
+	// Where the pages may be that were being written, or voided, when power was
+	// lost: from the block before the page written last on.
+	recent := make([]bool, len(e.blk))
+	for b := e.at; b >= 0; b = e.last(b) {
+		recent[b] = true
+		if lastAt < 0 || b == lastAt/e.per {
+			recent[e.last(b)] = true
+			break
+		}
+	}
 	var clear []int
-	lastPart, parts := uint8(0), uint8(0)
-	if newest.seq != 0 {
-		parts = sc.info[old].parts
-		lastPart = parts - 1
-	}
-	upto := map[int]bool{e.at: true}
-	if lastAt >= 0 {
-		upto[lastAt/e.per] = true
-	}
 	for p := range sc.info {
 		in := &sc.info[p]
 		b := p / e.per
+		written := b != e.at || p%e.per < e.fill
 		switch {
-		case p%e.per == 0:
+		case p%e.per == 0 || p == e.tailPage || slices.Contains(rep.Cleared, p):
 			continue
-		case in.state == pageBad, in.state == pageValid && in.seq > newest.seq:
-		case rep.Rewritten && in.state == pageValid && in.seq == newest.seq && in.part == lastPart && in.parts == parts:
-		case in.state == pageErased && upto[b] && (b != e.at || p%e.per < e.fill) && p != e.tailPage:
-			if slices.Contains(rep.Cleared, p) {
-				continue
-			}
+		case in.state == pageBad:
+		case in.state == pageValid && in.seq > newest.seq:
+		case in.state == pageValid && rep.Rewritten && in.seq == newest.seq && in.part == sc.info[old].part && in.parts == sc.info[old].parts:
+		case (in.state == pageErased || in.state == pageVoid) && recent[b] && written && e.blk[b].state != blockReady:
 		default:
 			continue
 		}

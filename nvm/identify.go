@@ -52,6 +52,10 @@ const identifyWindow = 4096
 // passes for one of half the size. Parts of more than 65536 bytes, which use a
 // bit of the device address, pass for ones of 65536.
 func (e *EEPROM) Identify(ctx context.Context) (Found, error) {
+	if err := e.enter(ctx); err != nil {
+		return Found{}, err
+	}
+	defer e.leave()
 	f, err := e.identify(ctx)
 	if err != nil {
 		return f, fmt.Errorf("%s: identify: %w", e, err)
@@ -116,25 +120,51 @@ func (e *EEPROM) identifyTwo(ctx context.Context) (Found, error) {
 		}
 	}
 	f := Found{AddrBytes: 2}
-	if len(samples) == 0 {
-		return f, nil
-	}
 	got := make([]byte, 32)
 	for f.Size = 4096; f.Size < 65536; f.Size *= 2 {
-		same := true
-		for _, s := range samples {
+		alike := 0
+		for i := 0; i < len(samples); i++ {
+			s := &samples[i]
 			if err := e.readTwo(ctx, s.at^int(f.Size), got); err != nil {
 				return Found{}, err
 			}
-			if same = bytes.Equal(got, s.data[:]); !same {
-				break
+			if bytes.Equal(got, s.data[:]) {
+				alike++
+				continue
+			}
+			steady, err := e.steady(ctx, s.at, s.data[:])
+			if err != nil {
+				return Found{}, err
+			}
+			if !steady {
+				samples = append(samples[:i], samples[i+1:]...)
+				i--
 			}
 		}
-		if same {
+		if len(samples) == 0 {
+			return Found{AddrBytes: 2}, nil
+		}
+		if alike == len(samples) {
 			break
 		}
 	}
 	return f, nil
+}
+
+// steady tells whether the bytes at an address read as want again and again: a
+// page that a power cut has torn may read differently each time, and then says
+// nothing about the chip.
+func (e *EEPROM) steady(ctx context.Context, at int, want []byte) (bool, error) {
+	got := make([]byte, len(want))
+	for range 4 {
+		if err := e.readTwo(ctx, at, got); err != nil {
+			return false, err
+		}
+		if !bytes.Equal(got, want) {
+			return false, nil
+		}
+	}
+	return true, nil
 }
 
 func (e *EEPROM) readTwo(ctx context.Context, at int, p []byte) error {

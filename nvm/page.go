@@ -114,7 +114,8 @@ func pagePayload(page []byte) []byte { return page[headLen : len(page)-crcLen] }
 //	17      4     bytes of an erase block, or 0
 //	21      4     incarnation
 //	25      4     erases of this block, this one included (erase blocks only)
-//	29      n-33  zero
+//	29      4     erases of all blocks when this one was erased: its turn (erase blocks only)
+//	33      n-37  zero
 //	n-4     4     CRC-32C
 type formatRecord struct {
 	kind        byte
@@ -125,12 +126,13 @@ type formatRecord struct {
 	erase       int
 	incarnation uint32
 	erases      uint32
+	turn        uint32
 }
 
 const (
 	formatMagic   = "BatonNVM"
 	formatVersion = 1
-	formatLen     = 29
+	formatLen     = 33
 )
 
 func encodeFormat(dst []byte, f formatRecord) {
@@ -146,6 +148,7 @@ func encodeFormat(dst []byte, f formatRecord) {
 	binary.LittleEndian.PutUint32(dst[17:], uint32(f.erase))
 	binary.LittleEndian.PutUint32(dst[21:], f.incarnation)
 	binary.LittleEndian.PutUint32(dst[25:], f.erases)
+	binary.LittleEndian.PutUint32(dst[29:], f.turn)
 	sealPage(dst, crcSeed)
 }
 
@@ -169,6 +172,7 @@ func decodeFormat(page []byte) (f formatRecord, ok bool) {
 		erase:       int(binary.LittleEndian.Uint32(page[17:])),
 		incarnation: binary.LittleEndian.Uint32(page[21:]),
 		erases:      binary.LittleEndian.Uint32(page[25:]),
+		turn:        binary.LittleEndian.Uint32(page[29:]),
 	}
 	if f.version == formatVersion && (page[10] > 1 || !allZero(page[formatLen:len(page)-crcLen])) {
 		return formatRecord{}, false

@@ -422,7 +422,6 @@ func (r *ring) find(sc *scan) (f ringFind) {
 	// The page that was to hold the newest batch, by the pages before it: if it
 	// reads as something else now, it may read as the batch again later.
 	if newest.seq == 0 {
-		add(&f.suspects, ringFirst)
 		add(&f.links, ringFirst)
 	} else {
 		for _, p := range sc.pages[newest.from : newest.to-1] {
@@ -431,10 +430,12 @@ func (r *ring) find(sc *scan) (f ringFind) {
 			}
 		}
 	}
+	came := uint16(ringFirst) // where the first batch goes
 	if second.to > 0 {
-		if n := sc.info[sc.last(second)].next; inRing(n) {
-			add(&f.suspects, int(n))
-		}
+		came = sc.info[sc.last(second)].next
+	}
+	if inRing(came) {
+		add(&f.suspects, int(came))
 	}
 	for _, p := range f.links {
 		sc.info[p].unused = true
@@ -468,11 +469,9 @@ func (r *ring) recover(ctx context.Context, sc *scan, f ringFind, kept *batch, r
 			clear = append(clear, p)
 		}
 	}
-	if f.newest.seq == 0 {
-		for _, p := range []int{spareA, spareB} {
-			if sc.info[p].state == pageBad {
-				clear = append(clear, p)
-			}
+	if f.newest.seq == 0 { // nothing to keep, but the spares may be torn too
+		if err := r.writeSpares(ctx, f.links[0]); err != nil {
+			return err
 		}
 		if err := s.clearAll(ctx, rep, append(clear, f.suspects...)); err != nil {
 			return err

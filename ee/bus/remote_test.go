@@ -190,6 +190,56 @@ func TestRemoteLostInTransfer(t *testing.T) {
 	}
 }
 
+// A response that is none ends the connection: what follows on it could be
+// taken for the answer to another transfer.
+func TestRemoteHangsUpOnNonsense(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "bus0.sock")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	b := open(t, path)
+	var server sync.WaitGroup
+	server.Go(func() {
+		// The first response is of another version, on a connection that
+		// stays open and would give a good one to the second transfer.
+		for _, version := range []byte{2, protocolVersion} {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			server.Go(func() {
+				defer conn.Close()
+				asked := false
+				for {
+					q, err := readRequest(conn)
+					if err != nil {
+						return
+					}
+					p := response{classDone, bytes.Repeat([]byte{version}, q.r)}.append(nil)
+					if p[0] = version; asked {
+						p[0] = protocolVersion
+					}
+					asked = true
+					if _, err := conn.Write(p); err != nil {
+						return
+					}
+				}
+			})
+		}
+	})
+	r := []byte{0}
+	if err := b.Tx(0x50, []byte{1}, r); !errors.Is(err, ErrIO) || r[0] != 0 {
+		t.Errorf("response of version 2: %v, read %d; want an I/O error", err, r[0])
+	}
+	if err := b.Tx(0x50, []byte{1}, r); err != nil || r[0] != protocolVersion {
+		t.Errorf("next transfer: %v, read %d; want it on a new connection", err, r[0])
+	}
+	b.Close()
+	server.Wait()
+}
+
 func TestRemoteClose(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "bus0.sock")
 	c := &chip{release: make(chan struct{})}

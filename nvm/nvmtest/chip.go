@@ -22,7 +22,7 @@ var ErrPower = errors.New("power is off")
 // Bytes of a page in whose write the power was cut may read differently each
 // time, until they are written again.
 type Chip struct {
-	// Program, if set, is asked before a page is written; with an error the
+	// ProgramHook, if set, is asked before a page is written; with an error the
 	// page stays as it was.
 	ProgramHook func(page int) error
 	// EraseHook is the same for blocks.

@@ -295,6 +295,13 @@ func TestRecord(t *testing.T) {
 		t.Errorf("intact since %v: %v, since 0: %v", calm, r.IntactSince("gpu0", calm), r.IntactSince("gpu0", 0))
 	}
 
+	ok(t, c.Reset(ctx, "server1", "gpu0"))
+	r, err = c.Record(ctx)
+	ok(t, err)
+	if last := r.Resets[len(r.Resets)-1]; time.Duration(last.At) < calm || !last.Swallowed || !r.IntactSince("gpu0", calm) {
+		t.Errorf("a reset that was swallowed: %+v, intact since: %v", last, r.IntactSince("gpu0", calm))
+	}
+
 	ok(t, c.PowerCut(ctx, PowerCut{Tear: "zeros"}))
 	ok(t, c.PowerOn(ctx))
 	r, err = c.Record(ctx)

@@ -117,8 +117,8 @@ func TestBusTime(t *testing.T) {
 		{1, 2 * (pageWrite + cycle + readBack), 1.20},
 		{8, pageWrite + cycle + readBack + 8*(pageWrite+readBack), 1.25},
 	} {
-		took, steps := linked(t, tt.slots, time.Nanosecond)
-		with, _ := linked(t, tt.slots, reload)
+		took, steps := linked(t, tt.slots, 1, time.Nanosecond)
+		with, _ := linked(t, tt.slots, 1, reload)
 		over := float64(took) / float64(tt.floor)
 		if over > tt.limit {
 			t.Errorf("%d slots: %v on the bus, floor %v: %.3f; want at most %.2f\n%s", tt.slots, took, tt.floor, over, tt.limit, steps)
@@ -129,12 +129,23 @@ func TestBusTime(t *testing.T) {
 	}
 }
 
+// TestBusesInParallel moves eight slots on four buses: beside the intent, each
+// bus carries two slots' share.
+func TestBusesInParallel(t *testing.T) {
+	one, _ := linked(t, 8, 1, time.Nanosecond)
+	four, steps := linked(t, 8, 4, time.Nanosecond)
+	if four > one*6/10 {
+		t.Errorf("eight slots on four buses took %v, on one %v\n%s", four, one, steps)
+	}
+	figure("bus_time_8slots_4buses_over_1bus", float64(four)/float64(one), fmt.Sprintf("ratio (%v over %v)", four, one))
+}
+
 // linked is the virtual time of a planned move from its request until all its
 // links are on.
-func linked(t *testing.T, slots int, reload time.Duration) (took time.Duration, steps string) {
+func linked(t *testing.T, slots, buses int, reload time.Duration) (took time.Duration, steps string) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		r := rig.New(t, rig.Options{Slots: slots, Sim: func(s *sim.Spec) { s.ReloadLatency = reload }})
+		r := rig.New(t, rig.Options{Slots: slots, Buses: buses, Sim: func(s *sim.Spec) { s.ReloadLatency = reload }})
 		defer r.Stop()
 		r.StartVM(rig.VM1, rig.A)
 		for i := range slots {
