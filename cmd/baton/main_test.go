@@ -1,0 +1,301 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"baton/enclosure"
+	"baton/enclosure/plan"
+	"baton/mgmt"
+	"baton/mgmt/server"
+	"baton/mgmt/server/servertest"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+var update = flag.Bool("update", false, "write what commands print into the scripts")
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"baton": main})
+}
+
+type fakeKey struct{}
+
+// TestScripts runs testdata/script/*.txtar against an agent with a fake
+// enclosure, at $BATON_SOCKET.
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:           "testdata/script",
+		UpdateScripts: *update,
+		Setup: func(env *testscript.Env) error {
+			f := servertest.New()
+			socket, stop, err := serve(f)
+			if err != nil {
+				return err
+			}
+			env.Defer(stop)
+			env.Values[fakeKey{}] = f
+			env.Setenv("BATON_SOCKET", socket)
+			env.Setenv("TZ", "UTC")
+			env.Setenv("GORACE", "atexit_sleep_ms=0") // else each command takes a second more
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"exits": exits, "fake": fake, "calls": calls,
+		},
+	})
+}
+
+// serve serves f at a socket whose path is short.
+func serve(f *servertest.Fake) (socket string, stop func(), err error) {
+	dir, err := os.MkdirTemp("", "baton")
+	if err != nil {
+		return "", nil, err
+	}
+	socket = filepath.Join(dir, "s")
+	l, err := server.Listen(socket)
+	if err != nil {
+		return "", nil, err
+	}
+	s := server.New(f, server.Options{Agent: mgmt.Version, AdminUID: uint32(os.Geteuid()), VMs: []mgmt.VM{
+		{Name: "train1", Hosts: []string{"server1", "server2"}, Slots: []string{"gpu0", "gpu1", "nic0"}, Policy: "always"},
+		{Name: "train2", Hosts: []string{"server1"}, Slots: []string{"gpu2"}, Policy: "on-move"},
+	}})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := s.Serve(ctx, l); err != nil {
+			panic(err) // no test makes it fail
+		}
+	}()
+	return socket, func() {
+		cancel()
+		<-done
+		_ = os.RemoveAll(dir)
+	}, nil
+}
+
+// exits CODE COMMAND...: runs it and compares its exit code.
+func exits(ts *testscript.TestScript, _ bool, args []string) {
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	got := 0
+	if err := ts.Exec(args[1], args[2:]...); err != nil {
+		var e *exec.ExitError
+		if !errors.As(err, &e) {
+			ts.Fatalf("%v", err)
+		}
+		got = e.ExitCode()
+	}
+	if got != want {
+		ts.Fatalf("exit code %d; want %d", got, want)
+	}
+}
+
+// fake WHAT [ARGS]: changes what the enclosure is or does.
+func fake(ts *testscript.TestScript, _ bool, args []string) {
+	f := ts.Value(fakeKey{}).(*servertest.Fake)
+	slot := func(fn func(*enclosure.SlotStatus)) {
+		f.Edit(func(s *enclosure.Status) {
+			for i := range s.Slots {
+				if s.Slots[i].Name == args[1] {
+					fn(&s.Slots[i])
+				}
+			}
+		})
+	}
+	switch args[0] {
+	case "end":
+		f.Set(func(s *servertest.Settings) { s.End, s.Reason = enclosure.MoveState(args[1]), args[2] })
+	case "memory":
+		f.Set(func(s *servertest.Settings) {
+			s.Memory.Preserved, s.Memory.Reason, s.Memory.Flag, s.Memory.Now.Resets = plan.Answer(args[1]), args[2], plan.Target, 5
+		})
+	case "slow":
+		d, err := time.ParseDuration(args[1])
+		ts.Check(err)
+		f.Set(func(s *servertest.Settings) { s.Gate = func(context.Context) error { time.Sleep(d); return nil } })
+	case "busy":
+		slot(func(s *enclosure.SlotStatus) { s.Busy = true })
+	case "blocked":
+		slot(func(s *enclosure.SlotStatus) {
+			s.Blocked, s.Cut, s.Link, s.Problem = "engine 0x41 does not acknowledge; "+strings.Repeat("tried again later, ", 5)+"next in 4 s", "unconfirmed", "unknown", "engine i2c-5/0x41: transfer: no acknowledge\x1b[2J"
+			s.CannotHold = []string{"invariant 10: the agent can not reset the device"}
+		})
+	case "store":
+		f.Edit(func(s *enclosure.Status) { s.Store = enclosure.StoreStatus{Problem: args[1]}; s.Simulated = true })
+	case "event":
+		f.Note(enclosure.Event{Kind: args[1], Text: args[2], Wall: time.Date(2026, 11, 30, 12, 0, 1, 0, time.UTC)})
+	default:
+		ts.Fatalf("fake: what is %q?", args[0])
+	}
+}
+
+// calls: the operations that got through are those of the file.
+func calls(ts *testscript.TestScript, _ bool, args []string) {
+	f := ts.Value(fakeKey{}).(*servertest.Fake)
+	got := strings.Join(f.Calls(), "\n") + "\n"
+	got = strings.ReplaceAll(got, fmt.Sprintf("uid %d", os.Geteuid()), "uid ME")
+	if want := ts.ReadFile(args[0]); got != want {
+		ts.Fatalf("calls:\n%swant:\n%s", got, want)
+	}
+}
+
+// TestWidth: nothing that is said to a person is wider than 80 columns, or
+// anything but printable ASCII.
+func TestWidth(t *testing.T) {
+	f := servertest.New()
+	f.Edit(func(s *enclosure.Status) {
+		for i := range s.Slots {
+			s.Slots[i].Device = "10de:2330 accelerator with a name that goes on"
+			s.Slots[i].Problem = strings.Repeat("w\u00f6rd ", 40)
+		}
+		s.Warnings = []string{strings.Repeat("warn of it ", 20)}
+	})
+	f.Memory.Reason = strings.Repeat("because of this and ", 12)
+	socket, stop, err := serve(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	for _, args := range [][]string{
+		{"status"}, {"status", "gpu0"}, {"verdict", "gpu0"}, {"moves"}, {"help"}, {"events"}, {"version"},
+		{"move", "train1", "--to", "server2", "--expect", "gpu0=16"}, {"move", "train1", "--to", "server2"}, {"attach", "train2", "--to", "server1"},
+		{"arm", "gpu0"}, {"fence", "server2"}, {"nonsense"}, {"status", "gpu9"},
+	} {
+		var out bytes.Buffer
+		_ = run(t.Context(), append([]string{"--socket", socket}, args...), strings.NewReader(""), &out, &out) // some are refused
+		if out.Len() == 0 {
+			t.Errorf("%q says nothing", args)
+		}
+		for line := range strings.Lines(out.String()) {
+			line = strings.TrimSuffix(line, "\n")
+			if len(line) > 80 {
+				t.Errorf("%q: %d columns: %s", args, len(line), line)
+			}
+			if i := strings.IndexFunc(line, func(r rune) bool { return r < ' ' || r > '~' }); i >= 0 {
+				t.Errorf("%q: %q at column %d", args, line[i], i)
+			}
+		}
+	}
+	for _, c := range commands {
+		var out bytes.Buffer
+		if err := run(t.Context(), []string{"help", c.name}, nil, &out, &out); err != nil || !strings.HasPrefix(out.String(), "usage: baton "+c.name) {
+			t.Errorf("help %s: %v\n%s", c.name, err, out.String())
+		}
+		for line := range strings.Lines(out.String()) {
+			if len(line) > 81 {
+				t.Errorf("help %s: %d columns: %s", c.name, len(line)-1, line)
+			}
+		}
+	}
+}
+
+// TestFollow: a stream that breaks is resumed where it was.
+func TestFollow(t *testing.T) {
+	servertest.NoLeaks(t)
+	f := servertest.New()
+	socket, stop, err := serve(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	pr, pw := io.Pipe()
+	done := make(chan error, 1)
+	go func() {
+		err := run(ctx, []string{"events", "--follow", "--socket", socket}, nil, pw, io.Discard)
+		_ = pw.Close()
+		done <- err
+	}()
+	lines := make(chan string, 16)
+	go func() {
+		buf := make([]byte, 1024)
+		for {
+			n, err := pr.Read(buf)
+			if err != nil {
+				close(lines)
+				return
+			}
+			lines <- string(buf[:n])
+		}
+	}()
+	wait := func(want string) {
+		t.Helper()
+		select {
+		case got := <-lines:
+			if !strings.Contains(got, want) {
+				t.Fatalf("line %q; want %q in it", got, want)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatalf("no line with %q", want)
+		}
+	}
+	wait("4 slots read back")
+	f.Note(enclosure.Event{Kind: "fence", Text: "one"})
+	wait("one")
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("interrupted: %v", err)
+	}
+	for range lines {
+		t.Error("a line too many")
+	}
+}
+
+func TestExitCode(t *testing.T) {
+	for _, tt := range []struct {
+		err  error
+		want int
+	}{
+		{nil, 0},
+		{flag.ErrHelp, 0},
+		{errors.New("x"), 1},
+		{&mgmt.Problem{Code: "busy"}, 1},
+		{&mgmt.Problem{Code: "busy", Retry: true}, 3},
+		{&usageError{"x"}, 2},
+		{&mgmt.UnreachableError{Err: errors.New("x")}, 4},
+		{&lostMove{"id", &mgmt.UnreachableError{Err: errors.New("x")}}, 4},
+		{&outcome{3}, 3},
+	} {
+		if got := exitCode(tt.err); got != tt.want {
+			t.Errorf("exitCode(%v) = %d; want %d", tt.err, got, tt.want)
+		}
+	}
+}
+
+func TestWrap(t *testing.T) {
+	long := strings.Repeat("x", 90)
+	for _, tt := range []struct{ in, want string }{
+		{"short", "short"},
+		{strings.Repeat("word ", 17) + "end", strings.TrimSuffix(strings.Repeat("word ", 16), " ") + "\n  word end"},
+		{long, long},
+		{"  " + long + " and", "  " + long + " and"},
+		{"a\nb", "a\n  b"},
+	} {
+		if got := wrap(tt.in, 2); got != tt.want {
+			t.Errorf("wrap(%q) = %q; want %q", tt.in, got, tt.want)
+		}
+	}
+}
+
+func TestAge(t *testing.T) {
+	for ms, want := range map[int64]string{0: "0.0s", 2500: "2.5s", 307_000: "5m07s", 7_500_000: "2h05m", 266_700_000: "3d02h"} {
+		if got := age(ms); got != want {
+			t.Errorf("age(%d) = %s; want %s", ms, got, want)
+		}
+	}
+}

@@ -1,0 +1,134 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"baton/mgmt"
+
+	"golang.org/x/term"
+)
+
+// report tells why a command failed: what, how things are now, what to do.
+func (t *tool) report(ctx context.Context, err error) {
+	if errors.As(err, new(*outcome)) {
+		return // told already
+	}
+	if t.json {
+		t.reportJSON(err)
+		return
+	}
+	var p *mgmt.Problem
+	var u *mgmt.UnreachableError
+	var use *usageError
+	var lost *lostMove
+	switch {
+	case errors.As(err, &lost):
+		t.complain(err.Error(), "next", fmt.Sprintf("the same command with --id %s: however often it is asked for, it is done once", lost.id))
+	case errors.As(err, &p):
+		t.complain(p.Error(), t.details(ctx, p)...)
+	case errors.As(err, &u):
+		t.complain(u.Error(), "next", fmt.Sprintf("is batond running, and are you allowed to open %s?", u.Socket))
+	case errors.As(err, &use):
+		t.complain(use.text, "next", strings.TrimSpace("baton help "+t.verb))
+	default:
+		t.complain(err.Error())
+	}
+}
+
+// complain prints a headline and labelled lines below it.
+func (t *tool) complain(headline string, labelled ...string) {
+	fmt.Fprintln(t.stderr, wrap("baton: "+headline, 2))
+	for i := 0; i+1 < len(labelled); i += 2 {
+		if labelled[i+1] != "" {
+			fmt.Fprintln(t.stderr, wrap(fmt.Sprintf("  %-6s %s", labelled[i]+":", labelled[i+1]), 9))
+		}
+	}
+}
+
+// details of a problem: now, state, next, code.
+func (t *tool) details(ctx context.Context, p *mgmt.Problem) []string {
+	finality := "final"
+	if p.Retry {
+		finality = "a retry may help"
+	}
+	return []string{
+		"now", t.present(ctx, p.Slot),
+		"state", p.State,
+		"next", p.Next,
+		"code", fmt.Sprintf("%s (%s; docs/errors.md)", p.Code, finality),
+	}
+}
+
+// present says how a slot is now, "" if that can not be found out quickly.
+func (t *tool) present(ctx context.Context, slot string) string {
+	if slot == "" {
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	s, err := t.agent.Slot(ctx, slot)
+	if err != nil {
+		return ""
+	}
+	return where(s)
+}
+
+// where tells who has a slot.
+func where(s mgmt.Slot) string {
+	out := fmt.Sprintf("group %d (%s)", s.Group, orFree(s.Host))
+	if s.Held {
+		out = "held for " + s.VM
+	} else if s.VM != "" {
+		out += ", VM " + s.VM
+	}
+	return out + ", generation " + counter(s.Generation)
+}
+
+func orFree(host string) string {
+	if host == "" {
+		return "free"
+	}
+	return host
+}
+
+// reportJSON gives every failure as a problem document.
+func (t *tool) reportJSON(err error) {
+	var p *mgmt.Problem
+	if !errors.As(err, &p) {
+		code := "failed"
+		switch exitCode(err) {
+		case exitUsage:
+			code = "usage"
+		case exitUnreachable:
+			code = "unreachable"
+		}
+		p = &mgmt.Problem{Title: "baton failed", Code: code, Detail: err.Error(), Retry: code == "unreachable"}
+	}
+	_ = t.printJSON(p) // where stdout is gone there is nobody to tell
+}
+
+// confirm asks a person; a script says --yes beforehand.
+func (t *tool) confirm(yes bool, format string, args ...any) error {
+	if yes {
+		return nil
+	}
+	question := fmt.Sprintf(format, args...)
+	f, ok := t.stdin.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) {
+		return &usageError{question + ": this has to be confirmed, and there is nobody to ask; say --yes"}
+	}
+	fmt.Fprint(t.stderr, wrap(question+". Go on? [y/N] ", 0))
+	answer, _ := bufio.NewReader(t.stdin).ReadString('\n') // no answer is no
+	switch strings.ToLower(strings.TrimSpace(answer)) {
+	case "y", "yes":
+		return nil
+	}
+	fmt.Fprintln(t.stderr, "baton: nothing was changed")
+	return &outcome{exitFailed}
+}

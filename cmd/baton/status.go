@@ -1,0 +1,249 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"baton/mgmt"
+)
+
+var statusCommand = command{
+	name: "status", args: "[SLOT]", short: "what there is, and what to do next (also without a verb)",
+	about: "Shows enclosure, slots, hosts and what needs attention; with SLOT, all of\none slot.",
+	nargs: [2]int{0, 1},
+	run: func(t *tool, _ *flag.FlagSet) func(context.Context, []string) error {
+		return func(ctx context.Context, args []string) error {
+			if len(args) == 1 {
+				return t.slotStatus(ctx, args[0])
+			}
+			e, err := t.agent.Enclosure(ctx)
+			if err != nil {
+				return err
+			}
+			if t.json {
+				return t.printJSON(e)
+			}
+			t.status(e)
+			return nil
+		}
+	},
+}
+
+func (t *tool) status(e mgmt.Enclosure) {
+	head := fmt.Sprintf("enclosure %s   agent %s up %s", e.Name, e.Agent, age(e.UptimeMS))
+	if !e.ClockSet {
+		head += "   clock not set (using uptime)"
+	}
+	if e.Simulated {
+		head += "   SIMULATED"
+	}
+	t.say("%s", head)
+
+	rows := make([][]string, 0, len(e.Slots))
+	for _, s := range e.Slots {
+		rows = append(rows, []string{s.Name, orDash(s.Device), fmt.Sprint(s.Group), hostWord(s), linkWord(s), orDash(s.VM), memoryWord(s)})
+	}
+	fmt.Fprint(t.stdout, table([]column{
+		{head: "SLOT"}, {head: "DEVICE", least: 9}, {head: "GROUP", right: true}, {head: "HOST"}, {head: "LINK"}, {head: "VM"}, {head: "MEMORY"},
+	}, rows))
+	t.line("hosts", hostsWord(e.Hosts))
+	if e.Store.OK {
+		text := fmt.Sprintf("ok, %d pages free, %s since the agent started", e.Store.FreePages, count(int(e.Store.PageWrites), "page write"))
+		if e.Store.Damaged > 0 {
+			text += fmt.Sprintf(", %d pages were damaged", e.Store.Damaged)
+		}
+		t.line("store", text)
+	} else {
+		t.line("store", "NOT USABLE, so nothing can be changed: "+e.Store.Problem)
+	}
+	for _, s := range e.Slots {
+		for _, w := range attention(s) {
+			t.line(s.Name, w)
+		}
+	}
+	for _, w := range e.Warnings {
+		t.line("warning", w)
+	}
+	t.next(suggest(e)...)
+}
+
+// next prints what is likely to be typed next. A command is never broken: it
+// is copied.
+func (t *tool) next(commands ...string) {
+	for i, c := range commands {
+		label := "Next: "
+		if i > 0 {
+			label = "      "
+		}
+		fmt.Fprintln(t.stdout, label+c)
+	}
+}
+
+// line prints "label: text" with its continuation indented.
+func (t *tool) line(label, text string) {
+	if text != "" {
+		fmt.Fprintln(t.stdout, wrap(label+": "+text, 2))
+	}
+}
+
+func hostWord(s mgmt.Slot) string {
+	switch {
+	case s.Held:
+		return "(held)"
+	case s.Host == "":
+		return "(free)"
+	}
+	return s.Host
+}
+
+func linkWord(s mgmt.Slot) string {
+	switch {
+	case s.Blocked != "":
+		return "blocked"
+	case s.Busy:
+		return "moving"
+	case s.Link == "enabled":
+		return "no peer"
+	}
+	return orDash(s.Link)
+}
+
+// memoryWord is the verdict in a table.
+func memoryWord(s mgmt.Slot) string {
+	if s.VM == "" {
+		return "-"
+	}
+	word := map[string]string{"yes": "kept", "no": "not kept"}[s.Memory.Preserved]
+	switch {
+	case word == "":
+		return "unknown"
+	case s.Guard:
+		return word + ", guarded"
+	}
+	return word
+}
+
+// hostsWord is short while all is well.
+func hostsWord(hosts []mgmt.Host) string {
+	var ok, parts []string
+	fenced := map[string][]string{} // by reason
+	for _, h := range hosts {
+		name := fmt.Sprintf("%s (%d)", h.Name, h.Group)
+		if h.Fenced {
+			fenced[h.Why] = append(fenced[h.Why], name)
+		} else {
+			ok = append(ok, name)
+		}
+	}
+	if len(ok) > 0 {
+		parts = append(parts, strings.Join(ok, ", "))
+	}
+	for _, why := range slices.Sorted(maps.Keys(fenced)) {
+		part := "FENCED: " + strings.Join(fenced[why], ", ")
+		if why != "" {
+			part += " - " + why
+		}
+		parts = append(parts, part)
+	}
+	return strings.Join(parts, "; ")
+}
+
+// attention is what is not as it should be with a slot.
+func attention(s mgmt.Slot) []string {
+	var out []string
+	if s.Problem != "" {
+		out = append(out, s.Problem)
+	}
+	if s.Blocked != "" {
+		out = append(out, "blocked: "+s.Blocked)
+	}
+	if s.Cut == "unconfirmed" {
+		out = append(out, "its cut is not confirmed: its old host may still reach it")
+	}
+	return out
+}
+
+// suggest looks for what is likely to be typed next.
+func suggest(e mgmt.Enclosure) []string {
+	var out []string
+	for _, h := range e.Hosts {
+		if h.Fenced {
+			out = append(out, "baton unfence "+h.Name)
+		}
+	}
+	out = out[:min(len(out), 2)] // the line of hosts has them all
+	for _, v := range e.VMs {
+		from, verb := "", "attach" // as long as it has no host
+		for _, s := range e.Slots {
+			if s.VM == v.Name && s.Host != "" {
+				from, verb = s.Host, "move"
+			}
+		}
+		i := slices.IndexFunc(e.Hosts, func(h mgmt.Host) bool {
+			return !h.Fenced && h.Name != from && slices.Contains(v.Hosts, h.Name)
+		})
+		if i >= 0 && e.Store.OK {
+			out = append(out, fmt.Sprintf("baton %s %s --to %s", verb, v.Name, e.Hosts[i].Name))
+			break
+		}
+	}
+	return append(out, "baton events --follow")
+}
+
+func (t *tool) slotStatus(ctx context.Context, name string) error {
+	s, err := t.agent.Slot(ctx, name)
+	if err != nil {
+		return err
+	}
+	if t.json {
+		return t.printJSON(s)
+	}
+	t.say("%s: %s", s.Name, where(s))
+	flag := s.Flag
+	if s.FlagReason != "" {
+		flag += " - " + s.FlagReason
+	}
+	link := linkWord(s)
+	if s.Peer != "" {
+		link += " with " + s.Peer
+	}
+	onOff := map[bool]string{true: "on", false: "off"}
+	t.fields([][2]string{
+		{"device", orDash(s.Device)},
+		{"profile", s.Profile + ": " + orDash(strings.Join(s.Capabilities, " "))},
+		{"link", link},
+		{"cut", s.Cut},
+		{"generation", s.Generation},
+		{"policy", s.Policy},
+		{"guard", onOff[s.Guard] + ", hold on link loss " + onOff[s.Hold]},
+		{"flag", flag},
+		{"memory", memoryText(s.Memory)},
+		{"latches", strings.Join(s.Latches, ", ")},
+		{"read", age(s.ReadAgeMS) + " ago"},
+	})
+	for _, w := range append(attention(s), s.CannotHold...) {
+		t.line("  warning", w)
+	}
+	return nil
+}
+
+// fields prints labels and values in two columns, without the empty ones.
+func (t *tool) fields(rows [][2]string) {
+	const label = 12
+	for _, r := range rows {
+		if r[1] != "" {
+			fmt.Fprintln(t.stdout, wrap(fmt.Sprintf("  %-*s %s", label, r[0], r[1]), label+3))
+		}
+	}
+}
+
+func memoryText(v mgmt.Verdict) string {
+	if v.Preserved == "" {
+		return ""
+	}
+	return fmt.Sprintf("preserved: %s - %s", v.Preserved, v.Reason)
+}

@@ -1,0 +1,434 @@
+// Package servertest has an enclosure without hardware, for tests of what
+// talks to one. It keeps groups, generations and fences, and knows nothing of
+// links, memory or power cuts: package enclosure against package sim tests
+// those.
+package servertest
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"baton/ee"
+	"baton/enclosure"
+	"baton/enclosure/plan"
+)
+
+// Incarnation is the first half of the generations of a Fake.
+const Incarnation = 0x9f3c2a10
+
+// Fake is an enclosure with slots gpu0, gpu1 and nic0 of VM train1, which runs
+// on server1, and a free slot gpu2 for VM train2. server3 is fenced.
+type Fake struct {
+	Settings
+
+	mu      sync.Mutex
+	status  enclosure.Status
+	moves   map[ee.UUID]enclosure.Move
+	asked   map[ee.UUID]string
+	events  []enclosure.Event
+	seq     uint64
+	changed chan struct{}
+	calls   []string
+}
+
+// Settings are what a test wants of a Fake. While it is served they are
+// changed by Set only.
+type Settings struct {
+	// Gate, if set, is called by every operation after it was validated.
+	Gate func(ctx context.Context) error
+	// End, if set, is the state that moves end in, for Reason.
+	End    enclosure.MoveState
+	Reason string
+	// Err, if set, is what every operation returns.
+	Err error
+	// Memory is what verdicts say.
+	Memory plan.Verdict
+}
+
+// Set changes the settings.
+func (f *Fake) Set(fn func(*Settings)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	fn(&f.Settings)
+}
+
+// Groups of the hosts, and the VMs, of a Fake.
+var (
+	groups = map[string]uint16{"server1": 101, "server2": 102, "server3": 103}
+	vms    = map[string][]string{"train1": {"gpu0", "gpu1", "nic0"}, "train2": {"gpu2"}}
+)
+
+// Ring is how many events a Fake keeps.
+const Ring = 64
+
+// New returns a Fake that has been up for three days.
+func New() *Fake {
+	yes := plan.Verdict{
+		Preserved: plan.Yes, Reason: "no reset reached the device and its power was kept since reset count 4 was proven",
+		Flag: plan.Spent, Now: plan.Values{Resets: 4, Epoch: 0x1c2d3e4f, Ident: 0x89ab12cd}, Base: plan.Values{Resets: 4, Epoch: 0x1c2d3e4f, Ident: 0x89ab12cd}, Proven: 4,
+	}
+	slot := func(name, device, host, vm string, gen uint32) enclosure.SlotStatus {
+		s := enclosure.SlotStatus{
+			Name: name, Profile: "regs-v1", Capabilities: []string{"LinkControl", "Status"}, Device: device,
+			Group: ee.GroupFree, Host: host, VM: vm, Generation: ee.Generation{Incarnation: Incarnation, Counter: gen},
+			Flag: plan.None, Policy: plan.Always, Link: "down", ReadAge: 300 * time.Millisecond,
+		}
+		if host != "" {
+			s.Group, s.Link, s.Guard, s.Flag, s.Peer = groups[host], "up", true, plan.Spent, "8c:df:9d:00:02:01"
+			s.Memory, s.Values = yes, yes.Now
+		}
+		return s
+	}
+	f := &Fake{
+		Settings: Settings{Memory: yes},
+		status: enclosure.Status{
+			Name:   "rack7-io2",
+			Uptime: 74*time.Hour + 5*time.Minute,
+			Store:  enclosure.StoreStatus{OK: true, Incarnation: Incarnation, PageWrites: 12, Free: 480},
+			Slots: []enclosure.SlotStatus{
+				slot("gpu0", "10de:2330 accelerator", "server1", "train1", 17),
+				slot("gpu1", "10de:2330 accelerator", "server1", "train1", 17),
+				slot("nic0", "15b3:1021 network", "server1", "train1", 12),
+				slot("gpu2", "10de:2330 accelerator", "", "", 3),
+			},
+			Hosts: []enclosure.HostStatus{
+				{Name: "server1", Group: 101, MAC: "8c:df:9d:00:02:01", Epoch: 1, Slots: []string{"gpu0", "gpu1", "nic0"}},
+				{Name: "server2", Group: 102, MAC: "8c:df:9d:00:02:02", Epoch: 1},
+				{Name: "server3", Group: 103, MAC: "8c:df:9d:00:02:03", Fenced: true, Epoch: 2, Why: "never unfenced since the store was formatted"},
+			},
+		},
+		moves:   map[ee.UUID]enclosure.Move{},
+		asked:   map[ee.UUID]string{},
+		changed: make(chan struct{}),
+	}
+	f.note(enclosure.Event{Kind: "recovery", Text: "4 slots read back; nothing had to be done"})
+	return f
+}
+
+// Calls lists the operations that got through, in order.
+func (f *Fake) Calls() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.calls)
+}
+
+// Edit changes the status.
+func (f *Fake) Edit(fn func(*enclosure.Status)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	fn(&f.status)
+}
+
+// Note adds an event.
+func (f *Fake) Note(e enclosure.Event) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.note(e)
+}
+
+func (f *Fake) note(e enclosure.Event) {
+	f.seq++
+	e.Seq = f.seq
+	e.Uptime = f.status.Uptime + time.Duration(f.seq)*time.Millisecond
+	f.events = append(f.events, e)
+	f.events = f.events[max(0, len(f.events)-Ring):]
+	close(f.changed)
+	f.changed = make(chan struct{})
+}
+
+// Events is that of Backend.
+func (f *Fake) Events(after uint64) ([]enclosure.Event, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	i, _ := slices.BinarySearchFunc(f.events, after+1, func(e enclosure.Event, seq uint64) int { return cmp.Compare(e.Seq, seq) })
+	return slices.Clone(f.events[i:]), len(f.events) > 0 && f.events[0].Seq > after+1
+}
+
+// Changed is that of Backend.
+func (f *Fake) Changed() <-chan struct{} {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.changed
+}
+
+// Status is that of Backend.
+func (f *Fake) Status(context.Context) enclosure.Status {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s := f.status
+	s.Slots = slices.Clone(s.Slots)
+	s.Hosts = slices.Clone(s.Hosts)
+	return s
+}
+
+// begin is what every operation does first.
+func (f *Fake) begin(ctx context.Context, format string, args ...any) error {
+	f.mu.Lock()
+	f.calls = append(f.calls, fmt.Sprintf(format, args...))
+	gate, err := f.Gate, f.Err
+	f.mu.Unlock()
+	if gate != nil {
+		if err := gate(ctx); err != nil {
+			return err
+		}
+	}
+	return err
+}
+
+func (f *Fake) slot(name string) (*enclosure.SlotStatus, error) {
+	i := slices.IndexFunc(f.status.Slots, func(s enclosure.SlotStatus) bool { return s.Name == name })
+	if i < 0 {
+		return nil, refusal(enclosure.CodeUnknownSlot, "", "there is no slot %q", name)
+	}
+	return &f.status.Slots[i], nil
+}
+
+func (f *Fake) host(name string) (*enclosure.HostStatus, error) {
+	i := slices.IndexFunc(f.status.Hosts, func(h enclosure.HostStatus) bool { return h.Name == name })
+	if i < 0 {
+		return nil, refusal(enclosure.CodeUnknownHost, "", "there is no host %q", name)
+	}
+	return &f.status.Hosts[i], nil
+}
+
+func refusal(code enclosure.Code, slot, format string, args ...any) *enclosure.Error {
+	return &enclosure.Error{Code: code, Slot: slot, What: fmt.Sprintf(format, args...), State: "nothing was changed"}
+}
+
+// Move is that of Backend.
+func (f *Fake) Move(ctx context.Context, r enclosure.MoveRequest) (enclosure.Move, error) {
+	f.mu.Lock()
+	body := fmt.Sprint(r.VM, r.Slots, r.To, r.Preserve)
+	if was, ok := f.asked[r.ID]; ok {
+		m := f.moves[r.ID]
+		f.mu.Unlock()
+		if was != body {
+			return enclosure.Move{}, refusal(enclosure.CodeMoveIDReused, "", "move %s was for something else", r.ID)
+		}
+		return m, nil
+	}
+	m, err := f.validate(r)
+	if err != nil {
+		f.mu.Unlock()
+		return enclosure.Move{}, err
+	}
+	m.State = enclosure.MoveRunning
+	m.Steps = []enclosure.Step{{Name: "checked", Text: "generations 17, " + r.To + " present on all engines"}}
+	f.asked[r.ID], f.moves[r.ID] = body, m
+	f.mu.Unlock()
+	if err := f.begin(ctx, "move %s %v to %s preserve %v", r.VM, m.Slots, r.To, r.Preserve); err != nil {
+		return enclosure.Move{}, err
+	}
+
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	m.State, m.Reason = enclosure.MoveDone, f.Reason
+	step := func(name, format string, args ...any) {
+		at := map[string]time.Duration{"intent": 8100 * time.Microsecond, "cut": 9 * time.Millisecond, "assigned": 21600 * time.Microsecond, "linked": 22900 * time.Microsecond}[name]
+		m.Steps = append(m.Steps, enclosure.Step{Name: name, At: at, Text: fmt.Sprintf(format, args...)})
+		f.note(enclosure.Event{Kind: "step", VM: r.VM, Move: r.ID.String(), Text: fmt.Sprintf(format, args...), By: r.By})
+	}
+	step("intent", "written and read back")
+	if f.End != "" {
+		m.State = f.End
+	}
+	if f.End == "" || f.End == enclosure.MoveWaiting {
+		m.Memory = map[string]plan.Verdict{}
+		for _, n := range m.Slots {
+			s, _ := f.slot(n)
+			s.Host, s.Group, s.Generation, s.Flag = r.To, groups[r.To], m.Generation, plan.Target
+			v := f.Memory
+			if !r.Preserve {
+				v = plan.Verdict{Preserved: plan.No, Reason: "the move did not ask for it, and the agent reset the device", Flag: plan.None}
+			}
+			m.Memory[n] = v
+		}
+		step("cut", "links down, guard on, bus mastering off")
+		step("assigned", "group %d, generation %d, read back", groups[r.To], m.Generation.Counter)
+		step("linked", "%s up with %s", strings.Join(m.Slots, " "), r.To)
+	}
+	f.moves[r.ID] = m
+	f.status.Moves = append(f.status.Moves, m)
+	return m, nil
+}
+
+func (f *Fake) validate(r enclosure.MoveRequest) (enclosure.Move, error) {
+	all, ok := vms[r.VM]
+	if !ok {
+		return enclosure.Move{}, refusal(enclosure.CodeUnknownVM, "", "there is no VM %q", r.VM)
+	}
+	m := enclosure.Move{ID: r.ID, VM: r.VM, Slots: r.Slots, To: r.To, Preserve: r.Preserve}
+	if len(m.Slots) == 0 {
+		m.Slots = all
+	}
+	h, err := f.host(r.To)
+	if err != nil {
+		return m, err
+	}
+	if h.Fenced {
+		e := refusal(enclosure.CodeFenced, "", "host %s is fenced: %s", h.Name, h.Why)
+		e.Next = "baton unfence " + h.Name
+		return m, e
+	}
+	for _, n := range m.Slots {
+		s, err := f.slot(n)
+		if err != nil {
+			return m, err
+		}
+		if !slices.Contains(all, n) {
+			return m, refusal(enclosure.CodeSlotNotVM, n, "it is not a slot of %s", r.VM)
+		}
+		if want, ok := r.Expect[n]; ok && want != s.Generation {
+			e := refusal(enclosure.CodeGenerationChanged, n, "generation is %d, not %d: someone moved it since you looked", s.Generation.Counter, want.Counter)
+			e.Current = s.Generation
+			e.Next = "look again with 'baton status', or leave --expect out to move what is there"
+			return m, e
+		}
+		if s.Busy {
+			e := refusal(enclosure.CodeBusy, n, "another move is under way")
+			e.Retry = true
+			return m, e
+		}
+		m.From = s.Host
+		if s.Generation.Counter >= m.Generation.Counter {
+			m.Generation = ee.Generation{Incarnation: Incarnation, Counter: s.Generation.Counter + 1}
+		}
+	}
+	return m, nil
+}
+
+// MoveByID is that of Backend.
+func (f *Fake) MoveByID(id ee.UUID) (enclosure.Move, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	m, ok := f.moves[id]
+	return m, ok
+}
+
+// Attach is that of Backend.
+func (f *Fake) Attach(ctx context.Context, r enclosure.AttachRequest) (enclosure.Attached, error) {
+	nonce := ee.UUID{0xa1, 15: byte(len(f.Calls()) + 1)}
+	m, err := f.Move(ctx, enclosure.MoveRequest{ID: nonce, VM: r.VM, Slots: r.Slots, To: r.Host, Preserve: true, Wait: r.Wait, By: r.By})
+	a := enclosure.Attached{Nonce: nonce, Moved: true, State: m.State, Generation: map[string]ee.Generation{}, Memory: m.Memory}
+	for _, s := range m.Slots {
+		a.Generation[s] = m.Generation
+	}
+	return a, err
+}
+
+// Verdict is that of Backend.
+func (f *Fake) Verdict(ctx context.Context, slot string) (plan.Verdict, error) {
+	if err := f.begin(ctx, "verdict %s", slot); err != nil {
+		return plan.Verdict{}, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.Memory, nil
+}
+
+// Arm is that of Backend.
+func (f *Fake) Arm(ctx context.Context, r enclosure.ArmRequest) (plan.Arming, error) {
+	if err := f.check(r.Slot, r.Gen); err != nil {
+		return plan.Arming{}, err
+	}
+	if err := f.begin(ctx, "arm %s proof %v lease %v", r.Slot, r.Seen != nil, r.Lease); err != nil {
+		return plan.Arming{}, err
+	}
+	a := plan.Arming{ID: r.ID, Flag: plan.None}
+	if r.Seen != nil {
+		a.Proof, a.Flag, a.Base = true, plan.Armed, *r.Seen
+	}
+	return a, nil
+}
+
+// check looks at slot and generation as every operation on one does.
+func (f *Fake) check(slot string, gen ee.Generation) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s, err := f.slot(slot)
+	if err != nil {
+		return err
+	}
+	if s.Generation != gen {
+		e := refusal(enclosure.CodeGenerationChanged, slot, "generation is %d, not %d", s.Generation.Counter, gen.Counter)
+		e.Current = s.Generation
+		return e
+	}
+	return nil
+}
+
+// Disarm is that of Backend.
+func (f *Fake) Disarm(ctx context.Context, slot string, id ee.UUID, by string) error {
+	return f.begin(ctx, "disarm %s %s by %s", slot, id, by)
+}
+
+// Ack is that of Backend.
+func (f *Fake) Ack(ctx context.Context, r enclosure.AckRequest) error {
+	if err := f.check(r.Slot, r.Gen); err != nil {
+		return err
+	}
+	return f.begin(ctx, "ack %s %s %v", r.Slot, r.Nonce, r.Seen)
+}
+
+// Alive is that of Backend.
+func (f *Fake) Alive(ctx context.Context, r enclosure.AliveRequest) error {
+	if err := f.check(r.Slot, r.Gen); err != nil {
+		return err
+	}
+	return f.begin(ctx, "alive %s %v", r.Slot, r.Seen)
+}
+
+// Release is that of Backend.
+func (f *Fake) Release(ctx context.Context, r enclosure.ReleaseRequest) error {
+	return f.begin(ctx, "release %s %v %s", r.VM, r.Slots, r.Mode)
+}
+
+// Fence is that of Backend.
+func (f *Fake) Fence(ctx context.Context, host, by string) (enclosure.Fenced, error) {
+	f.mu.Lock()
+	h, err := f.host(host)
+	f.mu.Unlock()
+	if err != nil {
+		return enclosure.Fenced{}, err
+	}
+	if err := f.begin(ctx, "fence %s by %s", host, by); err != nil {
+		return enclosure.Fenced{}, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	h.Fenced, h.Why = true, "fenced by "+by
+	h.Epoch++
+	for _, n := range h.Slots {
+		s, _ := f.slot(n)
+		s.Host, s.Group, s.Held, s.Link, s.Cut = "", ee.GroupFree, true, "down", "confirmed"
+	}
+	out := enclosure.Fenced{Host: host, Epoch: h.Epoch, Slots: h.Slots}
+	h.Slots = nil
+	f.note(enclosure.Event{Kind: "fence", Host: host, Text: fmt.Sprintf("fenced; %d slots cut and held", len(out.Slots)), By: by})
+	return out, nil
+}
+
+// Unfence is that of Backend.
+func (f *Fake) Unfence(ctx context.Context, host string, epoch uint32, by string) error {
+	f.mu.Lock()
+	h, err := f.host(host)
+	if err == nil && h.Epoch != epoch {
+		err = refusal(enclosure.CodeStaleUnfence, "", "host %s was fenced again: epoch %d, not %d", host, h.Epoch, epoch)
+	}
+	f.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	if err := f.begin(ctx, "unfence %s %d by %s", host, epoch, by); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	h.Fenced, h.Why = false, ""
+	return nil
+}
