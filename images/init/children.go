@@ -1,0 +1,70 @@
+package main
+
+import (
+	"os"
+	"sync"
+	"syscall"
+)
+
+// children starts processes and waits for them, and for the orphans that PID 1
+// inherits. Nothing else in this program may wait for a process: os/exec and
+// the one reaper would take each other's.
+type children struct {
+	mu      sync.Mutex
+	waiting map[int]chan syscall.WaitStatus
+	started chan struct{} // has room for one
+}
+
+func newChildren() *children {
+	return &children{
+		waiting: map[int]chan syscall.WaitStatus{},
+		started: make(chan struct{}, 1),
+	}
+}
+
+// start runs a program with the files given as its descriptors 0, 1, 2 in a
+// session of its own; with a terminal, descriptor 0 becomes the session's. The
+// channel gives its end, once.
+func (c *children) start(path string, args []string, files [3]*os.File, terminal bool) (pid int, end <-chan syscall.WaitStatus, err error) {
+	attr := &syscall.ProcAttr{
+		Dir: "/",
+		Env: environment,
+		Sys: &syscall.SysProcAttr{Setsid: true, Setctty: terminal},
+	}
+	for _, f := range files {
+		attr.Files = append(attr.Files, f.Fd())
+	}
+	// The reaper may see the child's end at once, and must find it here.
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	pid, err = syscall.ForkExec(path, append([]string{path}, args...), attr)
+	if err != nil {
+		return 0, nil, err
+	}
+	ch := make(chan syscall.WaitStatus, 1)
+	c.waiting[pid] = ch
+	select {
+	case c.started <- struct{}{}:
+	default:
+	}
+	return pid, ch, nil
+}
+
+// reap runs for ever.
+func (c *children) reap() {
+	for {
+		var status syscall.WaitStatus
+		pid, err := syscall.Wait4(-1, &status, 0, nil)
+		switch err {
+		case nil:
+			c.mu.Lock()
+			if ch, ok := c.waiting[pid]; ok {
+				ch <- status
+				delete(c.waiting, pid)
+			}
+			c.mu.Unlock()
+		case syscall.ECHILD:
+			<-c.started
+		}
+	}
+}

@@ -1,0 +1,84 @@
+package rootfs
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/u-root/mkuimage/cpio"
+)
+
+func write(t *testing.T, a *Archive) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	n, err := a.WriteTo(&b)
+	if err != nil || n != int64(b.Len()) {
+		t.Fatalf("WriteTo = %d, %v; wrote %d bytes", n, err, b.Len())
+	}
+	return b.Bytes()
+}
+
+func TestArchive(t *testing.T) {
+	a := New()
+	a.AddFile("lib/modules/a.ko", []byte("module"), 0o644)
+	a.AddFile("bbin/bb", []byte("binary"), 0o755)
+	a.AddSymlink("init", "bbin/init")
+
+	records, err := cpio.ReadAllRecords(cpio.Newc.Reader(bytes.NewReader(write(t, a))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]string{}
+	for _, r := range records {
+		if dir, _, ok := bytes.Cut([]byte(r.Name), []byte("/")); ok && seen[string(dir)] == "" {
+			t.Errorf("%s comes before its folder", r.Name)
+		}
+		if r.MTime != 0 || r.UID != 0 || r.GID != 0 {
+			t.Errorf("%s has the builder's time or owner: %v", r.Name, r.Info)
+		}
+		text := os.FileMode(r.Mode & 0o777).String()
+		if r.Mode&cpio.S_IFMT != cpio.S_IFDIR && r.Mode&cpio.S_IFMT != cpio.S_IFCHR {
+			data, err := io.ReadAll(io.NewSectionReader(r, 0, int64(r.FileSize)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			text += " " + string(data)
+		}
+		seen[r.Name] = text
+	}
+	want := map[string]string{
+		"bbin":             "-rwxr-xr-x",
+		"bbin/bb":          "-rwxr-xr-x binary",
+		"dev":              "-rwxr-xr-x",
+		"dev/console":      "-rw-------",
+		"dev/null":         "-rw-rw-rw-",
+		"etc":              "-rwxr-xr-x",
+		"init":             "-rwxrwxrwx bbin/init",
+		"lib":              "-rwxr-xr-x",
+		"lib/modules":      "-rwxr-xr-x",
+		"lib/modules/a.ko": "-rw-r--r-- module",
+		"proc":             "-rwxr-xr-x",
+		"root":             "-rwxr-xr-x",
+		"run":              "-rwxr-xr-x",
+		"sys":              "-rwxr-xr-x",
+		"tmp":              "-rwxr-xr-x",
+		"var":              "-rwxr-xr-x",
+		"var/log":          "-rwxr-xr-x",
+	}
+	if diff := cmp.Diff(want, seen); diff != "" {
+		t.Errorf("archive, -want +got:\n%s", diff)
+	}
+}
+
+func TestArchiveReproducible(t *testing.T) {
+	a, b := New(), New()
+	a.AddFile("x/1", []byte("one"), 0o644)
+	a.AddFile("y/2", []byte("two"), 0o644)
+	b.AddFile("y/2", []byte("two"), 0o644)
+	b.AddFile("x/1", []byte("one"), 0o644)
+	if !bytes.Equal(write(t, a), write(t, b)) {
+		t.Error("the order of adding shows in the archive")
+	}
+}

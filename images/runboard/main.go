@@ -1,0 +1,79 @@
+// Runboard boots a board's image under QEMU, with its console on this
+// terminal. Ctrl-A X ends it.
+//
+//	go run ./images/runboard -board ast2600-evb
+//
+// The EEPROMs keep their content in build/run/BOARD from one run to the next.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"baton/images/boards"
+	"baton/images/qemu"
+)
+
+func main() {
+	// An interrupt at the terminal is for the board's shell: QEMU takes the
+	// terminal over and passes it on.
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr); err != nil {
+		fmt.Fprintln(os.Stderr, "runboard:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
+	f := flag.NewFlagSet("runboard", flag.ContinueOnError)
+	f.SetOutput(stderr)
+	name := f.String("board", "ast2600-evb", "`board`: one of "+strings.Join(boards.Names(), ", ")+", or a directory such as ./myboard")
+	build := f.String("build", "build", "`folder` of what was built; the EEPROMs are in run/BOARD in it")
+	fresh := f.Bool("fresh", false, "start with empty EEPROMs")
+	f.Usage = func() {
+		fmt.Fprintln(stderr, "usage: runboard [flags] [-- arguments for QEMU]")
+		f.PrintDefaults()
+	}
+	if err := f.Parse(args); err != nil {
+		return err
+	}
+	board, err := boards.Load(*name)
+	if err != nil {
+		return err
+	}
+	m := &qemu.Machine{
+		Board: board,
+		Image: filepath.Join(*build, "images", board.Name),
+		State: filepath.Join(*build, "run", board.Name),
+		Args:  f.Args(),
+	}
+	if *fresh {
+		for _, e := range board.QEMU.EEPROMs {
+			if err := os.Remove(m.EEPROM(e.Name)); err != nil && !errors.Is(err, os.ErrNotExist) {
+				return err
+			}
+		}
+	}
+	if err := m.Prepare(); err != nil {
+		return err
+	}
+	c, err := m.Terminal(ctx)
+	if err != nil {
+		return err
+	}
+	for _, e := range board.QEMU.EEPROMs {
+		fmt.Fprintf(stderr, "runboard: %s at %#x on %s is %s\n", e.Name, uint64(e.Address), e.Bus, m.EEPROM(e.Name))
+	}
+	fmt.Fprintln(stderr, "runboard: the console follows in some seconds; Ctrl-A X ends it")
+	c.Stdin, c.Stdout, c.Stderr = stdin, stdout, stderr
+	return c.Run()
+}
