@@ -64,6 +64,7 @@ const (
 	StatConfigBad             // the block's CRC or magic was bad: the engine stays unconnected
 	StatLoaded                // a load has ended since the last start or reload
 	StatResetting             // a device reset or power-up is under way
+	StatEnabled               // link enable, as the engine has it: a link that is down but enabled is no cut
 )
 
 // Bits of RegLatch.

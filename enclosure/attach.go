@@ -181,5 +181,8 @@ func (e *Enclosure) releaseSlots(ctx context.Context, vm VMConfig, slots []*slot
 		p.block(work, f.err)
 		return f.err
 	}
+	for _, s := range slots {
+		e.recordDoubt(work, s) // a cut without guard and hold has reset the device
+	}
 	return nil
 }

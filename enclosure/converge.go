@@ -171,14 +171,14 @@ func (p *pass) cutLink(ctx context.Context, it *item) error {
 	for range cutTries {
 		var status uint8
 		status, _, err = it.s.engine.Set(ctx, control)
-		if err == nil && status&ee.StatLink == 0 {
+		if err == nil && status&(ee.StatLink|ee.StatEnabled) == 0 {
 			it.live.Control = control
 			it.cut = true
 			p.e.noteCut(it.s, "confirmed")
 			return nil
 		}
 		if err == nil {
-			err = fmt.Errorf("%w: link still up after link off (status 0x%02x)", ee.ErrIgnored, status)
+			err = fmt.Errorf("%w: link still up or enabled after link off (status 0x%02x)", ee.ErrIgnored, status)
 		}
 	}
 	if o, readErr := p.e.observe(ctx, it.s); readErr == nil && o.Status&ee.StatLink == 0 && o.Control&ee.CtlLink == 0 {
@@ -323,6 +323,16 @@ func (p *pass) resetDevices(ctx context.Context) *Error {
 			}
 			return err
 		}))
+	if err == nil {
+		// Where the counter will show nothing, the proof of the VM before must
+		// not speak for the next.
+		err = p.stages(ctx, ^plan.Diff(0), func(ctx context.Context, it *item) error {
+			if !it.reset || !it.s.can(ee.CapStatus|ee.CapLatches) || bug.Is(bug.OldTenant) {
+				return nil
+			}
+			return p.e.prove(ctx, it.s, 0)
+		})
+	}
 	if err != nil {
 		return err
 	}

@@ -23,9 +23,13 @@ func (e *Enclosure) emit(ev Event) {
 	close(e.changed)
 	e.changed = make(chan struct{})
 	e.mu.Unlock()
-	e.log.LogAttrs(context.Background(), slog.LevelInfo, ev.Text,
-		slog.String("kind", ev.Kind), slog.String("slot", ev.Slot), slog.String("host", ev.Host),
-		slog.String("vm", ev.VM), slog.Duration("uptime", ev.Uptime.Round(time.Millisecond)))
+	attrs := []slog.Attr{slog.String("kind", ev.Kind), slog.Duration("uptime", ev.Uptime.Round(time.Millisecond))}
+	for _, a := range [][2]string{{"slot", ev.Slot}, {"host", ev.Host}, {"vm", ev.VM}, {"code", ev.Code}, {"by", ev.By}} {
+		if a[1] != "" {
+			attrs = append(attrs, slog.String(a[0], a[1]))
+		}
+	}
+	e.log.LogAttrs(context.Background(), slog.LevelInfo, ev.Text, attrs...)
 }
 
 // Events returns the events after sequence number after, oldest first; gap

@@ -3,6 +3,7 @@ package enclosure
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"baton/ee"
 	"baton/enclosure/plan"
@@ -64,7 +65,8 @@ func (e *Enclosure) Unfence(ctx context.Context, host string, epoch uint32, by s
 		})
 	}
 	e.mu.Lock()
-	pending := len(e.pending[host]) > 0
+	// Hardware that can never confirm a cut does not keep a host out for ever.
+	pending := slices.ContainsFunc(e.pending[host], e.confirmable)
 	e.mu.Unlock()
 	if pending {
 		return e.refused(by, &Error{
@@ -84,8 +86,8 @@ func (e *Enclosure) Unfence(ctx context.Context, host string, epoch uint32, by s
 }
 
 // concerned are the slots that a fence of a group waits for: those of the
-// group, those that a move has not yet cut from it, and those that an operation
-// may be bringing to it.
+// group, those whose cut from it was never confirmed, those that a move has not
+// yet cut from it, and those that an operation may be bringing to it.
 func (e *Enclosure) concerned(group uint16) []*slot {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -93,7 +95,31 @@ func (e *Enclosure) concerned(group uint16) []*slot {
 	for _, s := range e.slots {
 		leaving := s.bound != 0 && !s.left && s.st.Prior != nil && s.st.Prior.To == group
 		unknown := s.bound == 0 && s.holder != "" && s.holder != pollHolder
-		if s.st.Now.To == group || s.bound == group || leaving || unknown {
+		if s.st.Now.To == group || s.bound == group || leaving || unknown || s.uncutFrom(group) {
+			slots = append(slots, s)
+		}
+	}
+	return slots
+}
+
+// uncutFrom tells whether the records took s from a group to nobody, and it was
+// not seen to be cut since. Enclosure.mu is held.
+func (s *slot) uncutFrom(group uint16) bool {
+	return s.st.Now.To == ee.GroupFree && s.st.Prior != nil && s.st.Prior.To == group && s.cut != "confirmed"
+}
+
+// confirmable tells whether a cut of s can be read back.
+func (e *Enclosure) confirmable(s *slot) bool {
+	return s.can(ee.CapLinkControl) || (e.cfg.Switch != nil && s.cfg.Port != "")
+}
+
+// uncut are the slots of which uncutFrom is true.
+func (e *Enclosure) uncut(group uint16) []*slot {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var slots []*slot
+	for _, s := range e.slots {
+		if s.uncutFrom(group) {
 			slots = append(slots, s)
 		}
 	}
@@ -125,33 +151,44 @@ func (e *Enclosure) slotsOf(group uint16) []*slot {
 // completeFence cuts what a fenced host still has, then records and writes
 // that it is held. Locks of the slots are held. It is what recovery does too.
 func (e *Enclosure) completeFence(ctx context.Context, h HostConfig) ([]string, error) {
-	slots := e.slotsOf(h.Group)
-	if len(slots) == 0 {
+	slots, left := e.slotsOf(h.Group), e.uncut(h.Group)
+	all := append(slices.Clone(slots), left...)
+	if len(all) == 0 {
 		return nil, nil
 	}
 	// The cut comes first: it is what is waited for, and it needs no record.
-	open, p := e.cutFrom(ctx, h, slots)
-	if err := e.put(ctx, nvm.Urgent, e.holdRecords(slots)...); err != nil {
-		e.setPending(h.Name, slots)
-		return nil, err
-	}
-	for _, s := range slots {
-		if f := e.settled(ctx, []*slot{s}); f != nil {
-			p.only(s).block(ctx, f.err)
-		} else if s.blocked != nil {
-			e.unblock(s.blocked)
+	open, p := e.cutFrom(ctx, h, all)
+	if len(slots) > 0 {
+		if err := e.put(ctx, nvm.Urgent, e.holdRecords(slots)...); err != nil {
+			e.setPending(h.Name, all)
+			return nil, err
 		}
 	}
+	e.settleEach(ctx, p, all)
 	if open != nil {
 		return nil, open
 	}
-	return names(slots), nil
+	return names(all), nil
+}
+
+// settleEach brings slots that were cut to their records, each on its own.
+func (e *Enclosure) settleEach(ctx context.Context, p *pass, slots []*slot) {
+	for _, s := range slots {
+		if f := e.settled(ctx, []*slot{s}); f != nil {
+			p.only(s).block(ctx, f.err)
+		} else {
+			e.leaveBlockage(s)
+		}
+	}
 }
 
 // cutFrom cuts slots from host and notes those of which that is not confirmed.
 func (e *Enclosure) cutFrom(ctx context.Context, h HostConfig, slots []*slot) (*Error, *pass) {
 	items := make([]*item, len(slots))
 	for i, s := range slots {
+		if s.fault != nil {
+			e.comeBack(ctx, s)
+		}
 		items[i] = &item{s: s, live: s.live, keep: e.policyOf(e.state(s)) != plan.Never}
 		if s.fault == nil && s.can(ee.CapStatus) {
 			if o, err := e.observe(ctx, s); err == nil {
@@ -229,7 +266,8 @@ func (e *Enclosure) retryFences(ctx context.Context) {
 		}
 		short, cancel := context.WithTimeout(ctx, lockWait)
 		if err := e.acquire(short, "fence "+h.Name, true, slots...); err == nil {
-			if open, _ := e.cutFrom(ctx, h, slots); open == nil {
+			if open, p := e.cutFrom(ctx, h, slots); open == nil {
+				e.settleEach(ctx, p, slots)
 				e.emit(Event{Kind: "fence", Host: h.Name, Text: fmt.Sprintf("%s: the cut of %v is confirmed now", h.Name, names(slots))})
 			}
 			e.release(slots...)

@@ -2,6 +2,7 @@ package enclosure
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -75,6 +76,21 @@ func (e *Enclosure) generationIs(s *slot, gen ee.Generation) error {
 	return nil
 }
 
+// notFenced refuses what only a host that may take part can ask: the host that
+// has s is not fenced.
+func (e *Enclosure) notFenced(s *slot) error {
+	h := e.hostOf(e.state(s).Now.To)
+	if h == nil {
+		return nil
+	}
+	if _, fenced := e.fenced(h.Name); !fenced {
+		return nil
+	}
+	err := e.fencedError(h.Group)
+	err.Slot, err.State = s.cfg.Name, "nothing was changed"
+	return err
+}
+
 func wrongState(s *slot, err error) *Error {
 	return &Error{Code: CodeWrongState, Slot: s.cfg.Name, What: err.Error(), State: "nothing was changed", Next: "look with 'baton verdict " + s.cfg.Name + "'"}
 }
@@ -112,6 +128,9 @@ func (e *Enclosure) arm(ctx context.Context, s *slot, r ArmRequest) (plan.Arming
 		return plan.Arming{}, err
 	}
 	if err := e.generationIs(s, r.Gen); err != nil {
+		return plan.Arming{}, err
+	}
+	if err := e.notFenced(s); err != nil {
 		return plan.Arming{}, err
 	}
 	st := e.state(s)
@@ -160,7 +179,7 @@ func (e *Enclosure) arm(ctx context.Context, s *slot, r ArmRequest) (plan.Arming
 		lease = DefaultLease
 	}
 	ev := plan.Evidence{
-		Flag: to, Gen: st.Now.Gen, Base: *r.Seen, ID: r.ID, Why: why, Acked: st.Acked(),
+		Flag: to, Gen: st.Now.Gen, Base: *r.Seen, ID: r.ID, Why: why, Acked: st.Acked() || to == plan.Armed,
 		GuardBefore: before.Control&ee.CtlGuard != 0,
 		Lease:       uint16(min(lease/time.Second, 1<<16-1)),
 	}
@@ -255,6 +274,9 @@ func (e *Enclosure) alive(ctx context.Context, s *slot, r AliveRequest) error {
 	if err := e.generationIs(s, r.Gen); err != nil {
 		return err
 	}
+	if err := e.notFenced(s); err != nil {
+		return err
+	}
 	st := e.state(s)
 	e.mu.Lock()
 	expired := st.Flag() == plan.Armed && time.Now().After(s.leaseEnd)
@@ -262,8 +284,11 @@ func (e *Enclosure) alive(ctx context.Context, s *slot, r AliveRequest) error {
 	if _, err := plan.Next(st.Flag(), plan.Proving, true); err != nil && !expired {
 		return wrongState(s, err)
 	}
-	if st.Now.To == ee.GroupFree {
-		return wrongState(s, fmt.Errorf("the slot is with no host"))
+	switch {
+	case st.Now.To == ee.GroupFree:
+		return wrongState(s, errors.New("the slot is with no host"))
+	case st.Unfinished() || !st.HasEvidence():
+		return wrongState(s, errors.New("the start of the VM has not been acknowledged yet"))
 	}
 	o, err := e.observe(ctx, s)
 	if err != nil {
@@ -316,6 +341,9 @@ func (e *Enclosure) ack(ctx context.Context, s *slot, r AckRequest) error {
 	if err := e.generationIs(s, r.Gen); err != nil {
 		return err
 	}
+	if err := e.notFenced(s); err != nil {
+		return err
+	}
 	st := e.state(s)
 	nonce, ok := st.Nonce()
 	if !ok || nonce != r.Nonce {
@@ -329,7 +357,8 @@ func (e *Enclosure) ack(ctx context.Context, s *slot, r AckRequest) error {
 		return wrongState(s, err)
 	}
 	if st.Flag() == to && st.Evidence.ID == r.Nonce {
-		return nil // a repeat
+		// A repeat; page and shown flag may not have followed the first.
+		return e.followAck(ctx, s)
 	}
 	if s.can(ee.CapStatus | ee.CapLatches) {
 		o, err := e.observe(ctx, s)
@@ -363,7 +392,13 @@ func (e *Enclosure) ack(ctx context.Context, s *slot, r AckRequest) error {
 		return err
 	}
 	e.emit(Event{Kind: "ack", Slot: s.cfg.Name, VM: e.vmName(st.Now.VM), Text: fmt.Sprintf("%s: acknowledged at reset count %d", s.cfg.Name, r.Seen.Resets), By: r.By})
-	if f := e.follow(ctx, s); f != nil {
+	return e.followAck(ctx, s)
+}
+
+// followAck is follow for an ack that is in the store. A fence that came since
+// waits for the slot and cuts it.
+func (e *Enclosure) followAck(ctx context.Context, s *slot) error {
+	if f := e.follow(ctx, s); f != nil && f.err.Code != CodeFenced {
 		return f.err
 	}
 	return nil

@@ -175,14 +175,30 @@ func (e *Enclosure) learn(a plan.Assignment) {
 		}
 		s.hist = slices.DeleteFunc(s.hist, func(h plan.Assignment) bool { return h.Gen == a.Gen })
 		if a.Kind != plan.KindCancel {
-			if !a.Preserve {
-				s.st.Root = max(s.st.Root, a.Gen)
-			}
+			s.newRoot(a)
 			s.hist = append(s.hist, a)
 			slices.SortFunc(s.hist, func(x, y plan.Assignment) int { return cmp.Compare(x.Gen, y.Gen) })
 			s.hist = s.hist[max(0, len(s.hist)-2):]
 		}
 		e.fold(s)
+	}
+}
+
+// newRoot notes where the memory that an assignment leaves in s begins: with an
+// assignment that does not preserve, or that brings another VM. One that was
+// undone was none.
+func (s *slot) newRoot(a plan.Assignment) {
+	var prior plan.Assignment
+	if n := len(s.hist); n > 0 {
+		prior = s.hist[n-1]
+	}
+	switch {
+	case a.Kind == plan.KindUndo:
+		if prior.ID == a.ID && prior.Gen == s.st.Root {
+			s.st.Root = s.rootBefore
+		}
+	case !a.Preserve || prior.VM != a.VM:
+		s.rootBefore, s.st.Root = s.st.Root, a.Gen
 	}
 }
 
@@ -208,7 +224,7 @@ func (e *Enclosure) prune() {
 	}
 	needed := map[uint32]bool{}
 	for _, s := range e.slots {
-		needed[s.st.Root] = true
+		needed[s.st.Root], needed[s.rootBefore] = true, true
 		for _, a := range s.hist {
 			needed[a.Gen] = true
 		}

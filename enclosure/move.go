@@ -296,23 +296,22 @@ func (e *Enclosure) prepare(items []*item, a plan.Assignment, vm VMConfig, step 
 			before.Now, before.Prior = *st.Prior, nil
 		}
 		it.do = plan.DoCut | plan.DoWrite | plan.DoReload | plan.DoConnect
-		it.keep = a.Preserve
-		it.reset = !a.Preserve
+		it.keep = a.Preserve && before.Now.VM == a.VM
+		it.reset = !it.keep
 		it.want = plan.Desire(st, e.inc, vm.Policy, e.peerOf(a.To))
-		if !a.Preserve {
+		if !it.keep {
 			continue
 		}
 		live := &it.live
 		if !it.s.can(ee.CapStatus) {
 			live = nil
 		}
-		sameVM := before.Now.VM == a.VM
-		if v := plan.Judge(before, live); v.Preserved != plan.Yes || !sameVM {
+		if v := plan.Judge(before, live); v.Preserved != plan.Yes {
 			it.want.Block.Flags &^= ee.FlagTarget
 			it.want.Show &^= ee.ShowTarget | ee.ShowPowerKept
 			it.reset = true
 			it.doubt = plan.WhyNoProof
-			if live != nil && sameVM {
+			if live != nil {
 				it.doubt = plan.Doubt(before, *live)
 			}
 		}

@@ -43,6 +43,11 @@ func (e *Enclosure) recoverAll(ctx context.Context, suspect bool) {
 	for _, set := range e.sets(e.slots) {
 		e.recoverSet(ctx, set, suspect)
 	}
+	for _, h := range e.roster.Load().hosts {
+		if _, fenced := e.fenced(h.Name); fenced {
+			e.setPending(h.Name, e.uncut(h.Group))
+		}
+	}
 }
 
 // sets groups slots that recovery treats as one: those of a move that was
@@ -227,10 +232,10 @@ func (e *Enclosure) itemFor(ctx context.Context, s *slot, suspect bool) *item {
 		return it
 	}
 	it.do = plan.Compare(it.want, f, s.cfg.Profile.Caps)
-	// A device that goes to another VM is reset before anybody is linked to
-	// it. Once its VM has been seen, a link that comes back brings the same VM.
-	it.reset = it.do.Has(plan.DoConnect) && it.want.Link && !st.Acked() &&
-		(st.Flag() == plan.None || st.Flag() == plan.Void)
+	// What is not known to be the VM's own memory is reset before anybody is
+	// linked to it. Once the VM has been seen, a link that comes back brings the
+	// same VM.
+	it.reset = it.do.Has(plan.DoConnect) && it.want.Link && !st.Acked() && plan.Judge(st, f.Live).Preserved != plan.Yes
 	return it
 }
 
@@ -270,6 +275,11 @@ func (e *Enclosure) converge(ctx context.Context, set []*slot, suspect bool) (*p
 		}
 	}
 	p := e.newPass(items, nil)
+	for _, it := range items {
+		if it.err == nil && !it.want.Link && it.s.can(ee.CapStatus|ee.CapLinkControl) && it.live.Control&ee.CtlLink == 0 && it.live.Status&ee.StatLink == 0 {
+			e.noteCut(it.s, "confirmed")
+		}
+	}
 	if first != nil {
 		return p, &failure{false, first}
 	}
@@ -294,16 +304,25 @@ func (e *Enclosure) converge(ctx context.Context, set []*slot, suspect bool) (*p
 		}
 	}
 	f := p.run(ctx)
+	p.look(ctx)
 	if f == nil {
-		for _, it := range items {
-			if it.doubt != plan.NoReason {
-				e.void(ctx, it.s, it.doubt)
-			}
-		}
+		e.concludeDoubt(ctx, p)
 		names := names(set)
 		e.emit(Event{Kind: "recovery", Slot: names[0], Text: fmt.Sprintf("%v: brought to what the store says (group %d, generation %d)", names, items[0].want.Block.Group, items[0].want.Block.Generation.Counter)})
 	}
 	return p, f
+}
+
+// look reads the engines of a set once more after something was done to them:
+// what is reported is what they say now.
+func (p *pass) look(ctx context.Context) {
+	perBus(p.items, func(its []*item) {
+		for _, it := range its {
+			if it.s.can(ee.CapStatus) && it.s.fault == nil {
+				p.e.observe(ctx, it.s) // a failure is kept, and makes the verdict unknown
+			}
+		}
+	})
 }
 
 // block cuts a set and remembers to try again.
@@ -311,9 +330,11 @@ func (p *pass) block(ctx context.Context, why *Error) {
 	if cut := p.cutAll(ctx); cut != nil {
 		p.e.emit(Event{Kind: "blocked", Slot: cut.Slot, Code: string(cut.Code), Text: cut.Error()})
 	}
+	p.look(ctx)
 	b := &blockage{reason: why, since: time.Now(), next: time.Now().Add(retryAfter(0))}
 	p.e.mu.Lock()
 	for _, it := range p.items {
+		it.s.unblock()
 		b.slots = append(b.slots, it.s)
 		it.s.blocked = b
 	}
@@ -344,12 +365,28 @@ func (e *Enclosure) retryBlocked(ctx context.Context, b *blockage) {
 }
 
 func (e *Enclosure) unblock(b *blockage) {
+	for _, s := range slices.Clone(b.slots) {
+		e.leaveBlockage(s)
+	}
+}
+
+// leaveBlockage takes s alone out of its blocked set.
+func (e *Enclosure) leaveBlockage(s *slot) {
 	e.mu.Lock()
-	for _, s := range b.slots {
+	was := s.blocked != nil
+	s.unblock()
+	e.mu.Unlock()
+	if was {
+		e.emit(Event{Kind: "recovery", Slot: s.cfg.Name, Text: s.cfg.Name + ": no longer blocked"})
+	}
+}
+
+// unblock leaves the others of a blocked set as they are. Enclosure.mu is held.
+func (s *slot) unblock() {
+	if b := s.blocked; b != nil {
+		b.slots = slices.DeleteFunc(slices.Clone(b.slots), func(o *slot) bool { return o == s })
 		s.blocked = nil
 	}
-	e.mu.Unlock()
-	e.emit(Event{Kind: "recovery", Slot: b.slots[0].cfg.Name, Text: fmt.Sprintf("%v: no longer blocked", names(b.slots))})
 }
 
 // undo gives a set back what it had before its newest assignment, under a

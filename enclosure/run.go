@@ -3,6 +3,7 @@ package enclosure
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"baton/ee"
@@ -109,9 +110,18 @@ func (e *Enclosure) poll(ctx context.Context, s *slot) {
 func (e *Enclosure) astray(s *slot, o ee.Observation) bool {
 	st := e.state(s)
 	want := plan.Desire(st, e.inc, e.policyOf(st), e.peerOf(st.Now.To))
-	restarted := o.Proven == 0 && (st.Flag() == plan.Armed || st.Flag() == plan.Target || st.Flag() == plan.Spent)
+	// What the engine's words speak against is to be recorded (recordDoubt).
+	doubted := false
+	if s.can(ee.CapLatches) {
+		switch st.Flag() {
+		case plan.Armed, plan.Target:
+			doubted = plan.Doubt(st, o) != plan.NoReason
+		case plan.Spent:
+			doubted = o.Proven == 0
+		}
+	}
 	return o.Status&ee.StatLoaded == 0 || o.Status&ee.StatConfigBad != 0 || o.Group != want.Block.Group ||
-		want.Link != (o.Control&ee.CtlLink != 0) || restarted
+		want.Link != (o.Control&ee.CtlLink != 0) || want.Missing(o.Control) || doubted
 }
 
 // bringBack runs recovery for the set of a slot whose lock is held.
@@ -141,20 +151,26 @@ func (e *Enclosure) bringBack(ctx context.Context, s *slot) {
 
 // retryFault looks whether a slot that could not be used can be used now.
 func (e *Enclosure) retryFault(ctx context.Context, s *slot) {
+	if e.comeBack(ctx, s) && !e.state(s).Unfinished() {
+		e.recoverSet(ctx, []*slot{s}, true)
+	}
+}
+
+// comeBack looks again who is in a slot that had a fault. If it is the
+// configured part it is read, as at a start, and true returned.
+func (e *Enclosure) comeBack(ctx context.Context, s *slot) bool {
 	if s.fault.Code == CodeUnassignable {
-		return
+		return false
 	}
 	fault := e.identifySlot(ctx, s)
 	e.setFault(s, fault)
 	if fault != nil {
-		return
+		return false
 	}
 	e.emit(Event{Kind: "recovery", Slot: s.cfg.Name, Text: s.cfg.Name + ": answers, and is the configured part"})
 	e.read(ctx, []*slot{s})
 	e.settle(ctx, s)
-	if s.fault == nil && !e.state(s).Unfinished() {
-		e.recoverSet(ctx, []*slot{s}, true)
-	}
+	return s.fault == nil
 }
 
 // watchPeer notices who appears at, or leaves, the other end.
@@ -211,18 +227,25 @@ func (e *Enclosure) retryBlockages(ctx context.Context) {
 		e.mu.Lock()
 		b := s.blocked
 		due := b != nil && b.slots[0] == s && !time.Now().Before(b.next)
+		var set []*slot
+		if due {
+			set = slices.Clone(b.slots)
+		}
 		e.mu.Unlock()
 		if !due {
 			continue
 		}
 		var held []*slot
-		for _, o := range b.slots {
+		for _, o := range set {
 			if !e.tryLock(o) {
 				break
 			}
 			held = append(held, o)
 		}
-		if len(held) == len(b.slots) {
+		e.mu.Lock()
+		same := len(held) == len(set) && slices.Equal(set, b.slots)
+		e.mu.Unlock()
+		if same {
 			e.retryBlocked(ctx, b)
 		}
 		e.release(held...)

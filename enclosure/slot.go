@@ -26,6 +26,8 @@ type slot struct {
 	st   plan.Slot
 	hist []plan.Assignment // by generation; the last two are st.Now and st.Prior
 
+	rootBefore uint32 // st.Root before the assignment that raised it
+
 	identity ee.Identity
 	fault    *Error    // the slot can not be used: nothing is written to it
 	block    *ee.Block // the page as last read; nil = not readable as a block

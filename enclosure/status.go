@@ -118,8 +118,8 @@ func (e *Enclosure) slotStatus(s *slot) SlotStatus {
 	if h := e.hostOf(st.Now.To); h != nil {
 		o.Host = h.Name
 	}
-	if st.Flag() == plan.Void && st.Evidence != nil {
-		o.FlagReason = st.Evidence.Why.String()
+	if st.Flag() == plan.Void {
+		o.FlagReason = st.VoidReason().String()
 	}
 	if s.blocked != nil {
 		o.Blocked = s.blocked.reason.Error()

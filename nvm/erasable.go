@@ -2,6 +2,7 @@ package nvm
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -51,9 +52,12 @@ const (
 	blockBad
 )
 
-// Pages that only housekeeping may use: what a block holds at most, so that it
-// can be erased, and some for recovery.
-func (e *erasable) reserve() int { return e.per - 1 + e.maxParts() + 8 }
+// reserve is how many pages only housekeeping may use: what a block holds at
+// most, so that it can be erased, and some for recoveries. Of those, each uses
+// up to three, and one that is cut short cannot make room again.
+func (e *erasable) reserve() int {
+	return e.per - 1 + e.maxParts() + max(e.per, min(64, len(e.blk)*e.per/8))
+}
 
 func newErasable(s *Store) (*erasable, error) {
 	er, ok := s.m.(Eraser)
@@ -153,9 +157,9 @@ func (e *erasable) advance() {
 
 func (e *erasable) wrote(int) { e.advance() }
 
-func (e *erasable) commit(page int, img []byte) {
+func (e *erasable) commit(b *batch, img []byte) {
 	e.tail = append(e.tail[:0], img...)
-	e.tailPage = page
+	e.tailPage = int(b.pages[len(b.pages)-1])
 }
 
 func (e *erasable) failed(ctx context.Context, page int) error {
@@ -233,6 +237,11 @@ func (e *erasable) erase(ctx context.Context, b int, formed bool) error {
 }
 
 func (e *erasable) setBlock(b int, st blockState, used int) {
+	if st == blockBad {
+		for p := b * e.per; p < (b+1)*e.per; p++ {
+			e.s.markBad(p)
+		}
+	}
 	e.s.mu.Lock()
 	defer e.s.mu.Unlock()
 	e.blk[b].state, e.blk[b].used = st, used
@@ -254,7 +263,7 @@ func (e *erasable) eraseOnly(ctx context.Context, b int) error {
 	s := e.s
 	if s.opt.Gate != nil {
 		if err := s.opt.Gate(ctx); err != nil {
-			return fmt.Errorf("waiting to erase: %w", err)
+			return fmt.Errorf("%w: %w", errGate, err)
 		}
 	}
 	off := int64(b) * int64(s.geom.Erase)
@@ -326,7 +335,7 @@ func (e *erasable) format(ctx context.Context) error {
 			if fatal(ctx, err) {
 				return err
 			}
-			e.blk[b].state = blockBad
+			e.setBlock(b, blockBad, e.per)
 			continue
 		}
 		good = append(good, b)
@@ -337,14 +346,20 @@ func (e *erasable) format(ctx context.Context) error {
 			if fatal(ctx, err) || i >= len(good)-2 {
 				return err
 			}
-			e.blk[b].state = blockBad
+			e.setBlock(b, blockBad, e.per)
 			left--
 		}
 	}
 	if left < 6 {
 		return fmt.Errorf("%d good erase blocks, at least 6 wanted: %w", left, ErrSize)
 	}
-	return nil
+	// A first batch, without a record, so that there always is a page written
+	// last.
+	w, err := e.s.start(ctx, 0, nil, false)
+	if err != nil {
+		return err
+	}
+	return e.s.finish(ctx, w)
 }
 
 // mount finds the store, the block being filled, and recovers if asked to.
@@ -520,7 +535,8 @@ func (e *erasable) findFill(lastAt int) {
 //  3. Everything before that is not a page of a whole batch is voided, also what
 //     reads as void and may have been half voided, and so is the page that was
 //     written anew.
-//  4. Blocks whose erasing may have been cut short are erased again.
+//  4. Blocks whose erasing may have been cut short are erased again, and if
+//     recoveries have used up their pages, a block is made free.
 func (e *erasable) recover(ctx context.Context, sc *scan, newest found, kept *batch, lastAt int, rep *Report) error {
 	s := e.s
 	if err := e.passDirty(ctx, sc, rep); err != nil {
@@ -566,15 +582,17 @@ func (e *erasable) recover(ctx context.Context, sc *scan, newest found, kept *ba
 			return err
 		}
 	}
-	// Where the pages may be that were being written, or voided, when power was
-	// lost: from the block before the page written last on.
-	recent := make([]bool, len(e.blk))
-	for b := e.at; b >= 0; b = e.last(b) {
-		recent[b] = true
-		if lastAt < 0 || b == lastAt/e.per {
-			recent[e.last(b)] = true
-			break
+	// Pages that were being written or voided when power was lost stand behind
+	// the first copy of the newest batch's last page, which is voided last.
+	back := func(p int) int { return (e.at - p/e.per + len(e.blk)) % len(e.blk) }
+	recent := 0
+	for p := range sc.info {
+		if in := &sc.info[p]; in.state == pageValid && in.seq >= newest.seq {
+			recent = max(recent, back(p))
 		}
+	}
+	if newest.seq == 0 {
+		recent = len(e.blk)
 	}
 	var clear []int
 	for p := range sc.info {
@@ -587,16 +605,33 @@ func (e *erasable) recover(ctx context.Context, sc *scan, newest found, kept *ba
 		case in.state == pageBad:
 		case in.state == pageValid && in.seq > newest.seq:
 		case in.state == pageValid && rep.Rewritten && in.seq == newest.seq && in.part == sc.info[old].part && in.parts == sc.info[old].parts:
-		case (in.state == pageErased || in.state == pageVoid) && recent[b] && written && e.blk[b].state != blockReady:
+		case (in.state == pageErased || in.state == pageVoid) && back(p) <= recent && written && e.blk[b].state != blockReady:
 		default:
 			continue
 		}
 		clear = append(clear, p)
 	}
+	// The last first: the first part of a batch only when the torn one that
+	// could have completed it is gone.
+	slices.SortFunc(clear, func(p, q int) int { return cmp.Or(cmp.Compare(back(p), back(q)), cmp.Compare(q, p)) })
 	if err := s.clearAll(ctx, rep, clear); err != nil {
 		return err
 	}
-	return e.eraseDirty(ctx)
+	if err := e.eraseDirty(ctx); err != nil {
+		return err
+	}
+	// Make room for the next recovery.
+	for range len(sc.info) {
+		if e.erased() >= e.reserve() {
+			break
+		}
+		if did, err := e.tend(ctx); err != nil && fatal(ctx, err) {
+			return err
+		} else if !did || err != nil {
+			break
+		}
+	}
+	return nil
 }
 
 // eraseDirty erases the blocks without a format record of which nothing is
@@ -640,6 +675,9 @@ func (e *erasable) passDirty(ctx context.Context, sc *scan, rep *Report) error {
 		}
 		if err := e.erase(ctx, b, true); err != nil && fatal(ctx, err) {
 			return err
+		}
+		for p := b * e.per; p < (b+1)*e.per; p++ {
+			sc.info[p].state = pageErased
 		}
 	}
 	return nil

@@ -286,7 +286,7 @@ const retainImage = 64 << 10
 func (sc *scan) load(s *Store, keep found, rep *Report) (kept *batch) {
 	retain := len(sc.img) <= retainImage
 	var text string
-	if retain {
+	if retain && len(sc.batches) > 0 {
 		text = string(sc.img)
 	}
 	s.x.keys = make(map[string]*entry, len(sc.batches))
@@ -432,8 +432,8 @@ func (s *Store) clearAll(ctx context.Context, rep *Report, pages []int) error {
 }
 
 // Format makes an empty store on m, and loses what is there. Until it has
-// ended, Mount says HalfFormatted. It writes every page that is not erased
-// (every block is erased): seconds on a full chip.
+// ended, Mount says HalfFormatted. It writes every page, unless all of the
+// medium is erased, and erases every block: seconds on an EEPROM.
 //
 // incarnation must differ from that of every store that the medium has held,
 // so take a random number.

@@ -35,14 +35,21 @@ type ring struct {
 	tail     []byte // image of the newest batch's last page; nil before the first
 	tailPage int
 	adrift   bool   // the newest batch's last page is on a spare page only
-	kept     *batch // the newest batch as it was mounted
+	kept     *batch // the newest batch, if it could be read
 	buf      []byte // a page
 }
 
 func (r *ring) size() int { return r.s.pages - ringFirst }
 
-// room leaves one page out: the page written last must name a free one.
-func (r *ring) room() int { return max(0, r.size()-r.s.x.livePages-r.s.nbad-1) }
+// room leaves one page out: the page written last must name a free one. It
+// also stays itself, needed or not, until another has taken its place.
+func (r *ring) room() int {
+	n := r.size() - r.s.x.livePages - r.s.nbad - 1
+	if r.tailPage >= ringFirst && r.s.x.free(r.tailPage) {
+		n--
+	}
+	return max(0, n)
+}
 
 func (r *ring) maxParts() int { return min(maxParts, r.size()/4) }
 
@@ -54,27 +61,20 @@ func (r *ring) pick(p int) int {
 		if p++; p >= r.s.pages {
 			p = ringFirst
 		}
-		if !r.s.bad[p] && r.s.x.free(p) {
+		if p != r.tailPage && !r.s.bad[p] && r.s.x.free(p) {
 			return p
 		}
 	}
 	return -1
 }
 
+// prepare gives the newest batch's last page a place in the ring if it has
+// none, and finds a next page if there is none.
 func (r *ring) prepare(ctx context.Context) error {
-	if r.adrift {
-		if err := r.land(ctx); err != nil {
-			return err
-		}
-	}
-	if r.next >= 0 {
+	if r.next >= 0 && !r.adrift {
 		return nil
 	}
-	p := r.pick(max(r.tailPage, ringFirst))
-	if p < 0 {
-		return ErrFull
-	}
-	return r.relink(ctx, p)
+	return r.relink(ctx)
 }
 
 func (r *ring) target() (int, uint16, error) {
@@ -86,32 +86,22 @@ func (r *ring) target() (int, uint16, error) {
 
 func (r *ring) wrote(int) { r.next = r.link }
 
-func (r *ring) commit(page int, img []byte) {
+func (r *ring) commit(b *batch, img []byte) {
 	r.tail = append(r.tail[:0], img...)
-	r.tailPage = page
+	r.s.mu.Lock()
+	r.kept, r.tailPage = b, int(b.pages[len(b.pages)-1])
+	r.s.mu.Unlock()
 	r.base = r.next
 }
 
 // failed gives up a page. What it holds is made unreadable if it can be, and
 // the page that is taken instead is put on record first.
 func (r *ring) failed(ctx context.Context, page int) error {
-	first := page == r.base
 	r.s.markBad(page)
 	if err := r.clear(ctx, page); err != nil && fatal(ctx, err) {
 		return err
 	}
-	p := r.pick(page)
-	if p < 0 {
-		r.next = -1
-		return ErrFull
-	}
-	if err := r.relink(ctx, p); err != nil {
-		return err
-	}
-	if first {
-		r.base = p
-	}
-	return nil
+	return r.relink(ctx)
 }
 
 func (r *ring) abandon(context.Context, int) error {
@@ -122,21 +112,47 @@ func (r *ring) abandon(context.Context, int) error {
 	return nil
 }
 
-// relink puts on record that the next page is not the one which the newest
-// batch names: a copy of its last page, with the new link, on the spare pages.
-func (r *ring) relink(ctx context.Context, next int) error {
-	if err := r.writeSpares(ctx, next); err != nil {
-		return err
+// relink is for when the page that the newest batch names cannot be used: the
+// batch's last page is written anew, as in a recovery, to name another.
+func (r *ring) relink(ctx context.Context) error {
+	r.next, r.base = -1, -1
+	for try := 0; ; try++ {
+		page := r.pick(max(r.tailPage, ringFirst))
+		if page < 0 {
+			return ErrFull
+		}
+		if err := r.writeSpares(ctx, page); err != nil {
+			return err
+		}
+		if len(r.tail) == 0 { // there is no batch, damaged as the medium is
+			r.setNext(page)
+			return nil
+		}
+		next := r.pick(page)
+		err := r.s.set(ctx, page, r.copyOfTail(kindData, next))
+		if err == nil {
+			old := r.tailPage
+			r.rehome(page)
+			if err := r.clear(ctx, old); err != nil && fatal(ctx, err) {
+				return err
+			}
+			r.setNext(next)
+			if r.next < 0 {
+				return ErrFull
+			}
+			return nil
+		}
+		r.s.markBad(page)
+		if fatal(ctx, err) || try == maxTries {
+			return err
+		}
 	}
-	r.next = next
-	if r.base < 0 {
-		r.base = next
-	}
-	return nil
 }
 
-// writeSpares writes both spare pages, always in the same order: so the second
-// is whole while the first is written, and the other way round.
+// writeSpares writes a copy of the newest batch's last page to both spare
+// pages, to name the page where the next copy goes. The order is always the
+// same: the second is whole while the first is written, and the other way
+// round.
 func (r *ring) writeSpares(ctx context.Context, next int) error {
 	var err error
 	ok := false
@@ -211,6 +227,13 @@ func (r *ring) hottest() uint64 {
 // an older store is mounted any more, and as "formed" last.
 func (r *ring) format(ctx context.Context) error {
 	s := r.s
+	img := make([]byte, s.pages*s.page)
+	if err := s.m.ReadAt(ctx, img, 0); err != nil {
+		return err
+	}
+	// A new chip is taken as it is. Where anything has been written, a page that
+	// reads as erased may be one whose clearing was cut short.
+	blank := s.blankImage(img)
 	rec := make([]byte, s.page)
 	for _, kind := range []byte{kindForming, kindFormed} {
 		encodeFormat(rec, s.format(kind))
@@ -222,21 +245,48 @@ func (r *ring) format(ctx context.Context) error {
 		if kind == kindFormed {
 			break
 		}
-		for p := spareA; p < s.pages; p++ {
-			if s.verify(ctx, p, s.blank) == nil {
-				continue
-			}
+		for p := spareA; p < s.pages && !blank; p++ {
 			if err := r.clear(ctx, p); err != nil && (fatal(ctx, err) || p < ringFirst) {
 				return err
 			}
 		}
+		if err := r.begin(ctx); err != nil {
+			return err
+		}
 	}
-	r.next = ringFirst
-	if s.bad[ringFirst] {
-		r.next = -1
-	}
-	r.base = r.next
 	return nil
+}
+
+// begin writes the first batch, without a record: from then on there always is
+// a page that names the next.
+func (r *ring) begin(ctx context.Context) error {
+	s := r.s
+	for page := ringFirst; ; page++ {
+		next := page + 1
+		for next < s.pages && s.bad[next] {
+			next++
+		}
+		if next >= s.pages {
+			return fmt.Errorf("no page for the first batch: %w", ErrReadBack)
+		}
+		if s.bad[page] {
+			continue
+		}
+		encodePage(s.img, pageHead{kind: kindData, seq: 1, parts: 1, next: uint16(next)}, nil, s.seed)
+		err := s.set(ctx, page, s.img)
+		if err == nil {
+			b := &batch{seq: 1, pages: []int32{int32(page)}}
+			s.x.at[page] = b
+			s.seq, s.stats.Sequence = 1, 1
+			r.next = next
+			r.commit(b, s.img)
+			return nil
+		}
+		if fatal(ctx, err) {
+			return err
+		}
+		s.markBad(page)
+	}
 }
 
 // mount finds the store and the ring's state, and recovers it if asked to.
@@ -270,10 +320,10 @@ func (r *ring) mount(ctx context.Context, sc *scan, rep *Report) error {
 		r.tail[0] = kindData
 		r.adrift = r.tailPage < ringFirst
 	}
-	if s.opt.Suspect {
-		return r.recover(ctx, sc, f, kept, rep)
-	}
 	r.kept = kept
+	if s.opt.Suspect {
+		return r.recover(ctx, sc, f, rep)
+	}
 	if len(f.links) > 0 {
 		r.next, r.base = f.links[0], f.links[0]
 	}
@@ -455,10 +505,12 @@ func (r *ring) find(sc *scan) (f ringFind) {
 //  1. The spare pages get a copy. Nothing that could be the only good copy has
 //     been touched before both are whole; from here on the batch stays found,
 //     and with it the page where step 3 puts it.
-//  2. Suspect and damaged pages are cleared, except the batch's own.
+//  2. Suspect and damaged pages are cleared, except where the batch is. The page
+//     for step 3 is cleared too, as the last: if it has half of a newer batch,
+//     and the copy is cut short, it must not read as that batch any more.
 //  3. The copy goes to a page of the ring.
 //  4. The pages where the batch was are cleared.
-func (r *ring) recover(ctx context.Context, sc *scan, f ringFind, kept *batch, rep *Report) error {
+func (r *ring) recover(ctx context.Context, sc *scan, f ringFind, rep *Report) error {
 	s := r.s
 	if err := r.repairFormat(ctx, sc); err != nil {
 		return err
@@ -501,6 +553,9 @@ func (r *ring) recover(ctx context.Context, sc *scan, f ringFind, kept *batch, r
 			clear = append(clear, p)
 		}
 	}
+	if !slices.Contains(f.homes, land) {
+		clear = append(clear, land)
+	}
 	if err := s.clearAll(ctx, rep, clear); err != nil {
 		return err
 	}
@@ -523,7 +578,7 @@ func (r *ring) recover(ctx context.Context, sc *scan, f ringFind, kept *batch, r
 			return err
 		}
 	}
-	r.rehome(kept, land)
+	r.rehome(land)
 	rep.Rewritten = true
 	var old []int
 	for _, p := range f.homes {
@@ -563,50 +618,22 @@ func (r *ring) setNext(pages ...int) {
 	r.base = r.next
 }
 
-// rehome notes that the newest batch's last page now is at page.
-func (r *ring) rehome(b *batch, page int) {
-	if b != nil {
-		r.s.mu.Lock()
-		old := b.pages[len(b.pages)-1]
-		if r.s.x.at[old] == b {
-			r.s.x.at[old] = nil
-		}
-		b.pages[len(b.pages)-1] = int32(page)
+// rehome notes that the newest batch's last page now is at page, as the copy in
+// r.buf.
+func (r *ring) rehome(page int) {
+	copy(r.tail, r.buf)
+	r.s.mu.Lock()
+	defer r.s.mu.Unlock()
+	if r.s.x.at[page] != r.kept {
+		r.s.x.overwritten(page)
+	}
+	if b := r.kept; b != nil {
+		last := &b.pages[len(b.pages)-1]
+		r.s.x.at[*last] = nil
+		*last = int32(page)
 		r.s.x.at[page] = b
-		r.s.mu.Unlock()
 	}
-	copy(r.tail, r.buf) // the copy that was written
 	r.tailPage, r.adrift = page, false
-}
-
-// land gives the newest batch's last page, found on a spare page only, a place
-// in the ring.
-func (r *ring) land(ctx context.Context) error {
-	for try := 0; ; try++ {
-		if r.next < 0 {
-			p := r.pick(ringFirst)
-			if p < 0 {
-				return ErrFull
-			}
-			if err := r.relink(ctx, p); err != nil {
-				return err
-			}
-		}
-		page := r.next
-		link := r.pick(page)
-		err := r.s.set(ctx, page, r.copyOfTail(kindData, link))
-		if err == nil {
-			r.rehome(r.kept, page)
-			r.setNext(link)
-			return nil
-		}
-		if fatal(ctx, err) || try == maxTries {
-			return err
-		}
-		if err := r.failed(ctx, page); err != nil {
-			return err
-		}
-	}
 }
 
 // repairFormat rewrites both format records if one is not as it should be, the

@@ -256,8 +256,8 @@ type layout interface {
 	wrote(page int)
 	// failed is told that the page at target cannot be used.
 	failed(ctx context.Context, page int) error
-	// commit is told the last page of a batch that is now complete.
-	commit(page int, img []byte)
+	// commit is told of a batch that is complete, with its last page.
+	commit(b *batch, img []byte)
 	// abandon is told that a batch will not be completed; page is one that may
 	// have been handed over, or -1.
 	abandon(ctx context.Context, page int) error
@@ -278,6 +278,7 @@ type writing struct {
 	part  int // the one being written
 	page  int // where it was handed over, or -1
 	tries int
+	doubt bool // a page was given up that could not be read
 	moved bool // a relocation: a key forgotten meanwhile stays forgotten
 }
 
@@ -293,7 +294,7 @@ func (s *Store) start(ctx context.Context, reserve int, recs []Record, moved boo
 		s.stream = appendRecord(s.stream, r)
 	}
 	room := s.page - overhead
-	w := &writing{recs: recs, parts: (len(s.stream) + room - 1) / room, page: -1, moved: moved}
+	w := &writing{recs: recs, parts: max(1, (len(s.stream)+room-1)/room), page: -1, moved: moved}
 	if w.parts > s.lay.maxParts() {
 		return nil, fmt.Errorf("%w: %d pages, at most %d", ErrTooLarge, w.parts, s.lay.maxParts())
 	}
@@ -355,8 +356,8 @@ func (s *Store) handOver(ctx context.Context, w *writing) error {
 		if begun {
 			w.page = page
 		}
-		if err == nil {
-			return nil
+		if err == nil || !fatal(ctx, err) && begun && s.verify(ctx, page, s.img) == nil {
+			return nil // in the second case, written in spite of the error
 		}
 		if err = s.elsewhere(ctx, w, err); err != nil {
 			return err
@@ -384,17 +385,21 @@ func (s *Store) check(ctx context.Context, w *writing) error {
 	}
 }
 
-// elsewhere has the current part written to another page, unless cause says
-// that another page cannot help or the batch has used up its tries.
+// elsewhere gives up the page that the current part was handed to, unless cause
+// says that another page cannot help or the batch has used up its tries.
 func (s *Store) elsewhere(ctx context.Context, w *writing, cause error) error {
 	page := w.page
 	if page < 0 || fatal(ctx, cause) {
 		return cause
 	}
 	if err := s.lay.failed(ctx, page); err != nil {
+		if !fatal(ctx, err) {
+			w.page = -1
+		}
 		return errors.Join(cause, err)
 	}
-	w.page = -1 // that page is done with: nothing is handed over
+	w.page = -1
+	w.doubt = w.doubt || !errors.Is(cause, ErrReadBack)
 	s.mu.Lock()
 	s.stats.Retries++
 	s.mu.Unlock()
@@ -411,6 +416,9 @@ func (s *Store) giveUp(ctx context.Context, w *writing, err error) error {
 		w.recs = cloneRecords(w.recs) // the caller's from now on
 		s.open = w
 		return fmt.Errorf("%w: %w", ErrUnknown, err)
+	}
+	if w.doubt {
+		err = fmt.Errorf("%w: %w", ErrUnknown, err)
 	}
 	return errors.Join(err, s.drop(ctx, w))
 }
@@ -450,7 +458,6 @@ func (s *Store) resolve(ctx context.Context) error {
 
 // publish makes a complete batch the truth in RAM.
 func (s *Store) publish(w *writing) {
-	last := int(w.b.pages[len(w.b.pages)-1])
 	s.mu.Lock()
 	w.b.recs = make([]*entry, 0, len(w.recs))
 	for _, r := range w.recs {
@@ -472,7 +479,7 @@ func (s *Store) publish(w *writing) {
 	s.x.release(w.b)
 	s.stats.Sequence = w.b.seq
 	s.mu.Unlock()
-	s.lay.commit(last, s.img)
+	s.lay.commit(w.b, s.img)
 }
 
 // program writes one logical page. On a chip with smaller pages that is
@@ -484,7 +491,7 @@ func (s *Store) program(ctx context.Context, page int, img []byte) (begun bool, 
 	for i := 0; i < len(img); i += step {
 		if s.opt.Gate != nil {
 			if err := s.opt.Gate(ctx); err != nil {
-				return begun, fmt.Errorf("waiting to write: %w", err)
+				return begun, fmt.Errorf("%w: %w", errGate, err)
 			}
 		}
 		if err := ctx.Err(); err != nil {
@@ -528,9 +535,11 @@ func (s *Store) set(ctx context.Context, page int, img []byte) error {
 	return s.verify(ctx, page, img)
 }
 
+var errGate = errors.New("not let through to write")
+
 // fatal says that an error is about the medium or ctx, not about one page.
 func fatal(ctx context.Context, err error) bool {
-	return ctx.Err() != nil || errors.Is(err, ErrAbsent) || errors.Is(err, ErrRange) || errors.Is(err, ErrPage)
+	return ctx.Err() != nil || errors.Is(err, errGate) || errors.Is(err, ErrAbsent) || errors.Is(err, ErrRange) || errors.Is(err, ErrPage)
 }
 
 func (s *Store) markBad(page int) {

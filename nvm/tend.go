@@ -38,13 +38,22 @@ func (s *Store) tend(ctx context.Context) error {
 		p := s.damaged[0]
 		s.damaged = s.damaged[1:]
 		if did, err := s.lay.repair(ctx, p); did || err != nil {
-			return err
+			return s.unlessBad(ctx, err)
 		}
 	}
 	if did, err := s.lay.tend(ctx); did || err != nil {
 		return err
 	}
 	return s.scrub(ctx)
+}
+
+// unlessBad is err, unless it is about a page or block that now is marked bad:
+// Stats tells of those.
+func (s *Store) unlessBad(ctx context.Context, err error) error {
+	if err == nil || fatal(ctx, err) {
+		return err
+	}
+	return nil
 }
 
 // stale says whether nothing has been written to a damaged page since it was
@@ -253,7 +262,7 @@ func (e *erasable) tend(ctx context.Context) (bool, error) {
 		return false, nil
 	}
 	if !e.holdsNeeded(b) {
-		return true, e.erase(ctx, b, true)
+		return true, s.unlessBad(ctx, e.erase(ctx, b, true))
 	}
 	s.mu.RLock()
 	var live []*batch

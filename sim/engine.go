@@ -347,6 +347,7 @@ func (s *Slot) status() (v byte) {
 	set(ee.StatConfigBad, s.configBad)
 	set(ee.StatLoaded, s.loaded)
 	set(ee.StatResetting, s.w.at < s.readyAt && s.powered)
+	set(ee.StatEnabled, s.control&ee.CtlLink != 0)
 	return v
 }
 

@@ -127,7 +127,7 @@ var foldRows = []struct {
 	{"any", "of the same generation", func() Slot {
 		return Slot{Now: Assignment{Kind: KindMove, Gen: 2, To: ee.GroupMin}, Evidence: &Evidence{Gen: 2, Flag: Spent}}
 	}},
-	{"does not preserve", "older", func() Slot {
+	{"does not preserve, or brings another VM", "older", func() Slot {
 		return Slot{Now: Assignment{Kind: KindMove, Gen: 2, To: ee.GroupMin}, Root: 2, Evidence: &Evidence{Gen: 1, Flag: Spent}}
 	}},
 	{"preserves, to a host", "older, not void", func() Slot {
@@ -136,8 +136,8 @@ var foldRows = []struct {
 	{"preserves, held", "older, not void", func() Slot {
 		return Slot{Now: Assignment{Kind: KindFence, Gen: 2, To: ee.GroupFree, Preserve: true}, Evidence: &Evidence{Gen: 1, Flag: Spent}}
 	}},
-	{"preserves, to a host", "void, but before an assignment that did not preserve", func() Slot {
-		return Slot{Now: Assignment{Kind: KindMove, Gen: 3, To: ee.GroupMin, Preserve: true}, Root: 2, Evidence: &Evidence{Gen: 1, Flag: Void}}
+	{"preserves", "none since the VM got the device", func() Slot {
+		return Slot{Now: Assignment{Kind: KindMove, Gen: 3, To: ee.GroupMin, Preserve: true}, Root: 2, Evidence: &Evidence{Gen: 1, Flag: Spent}}
 	}},
 	{"preserves", "older, void", func() Slot {
 		return Slot{Now: Assignment{Kind: KindMove, Gen: 2, To: ee.GroupMin, Preserve: true}, Evidence: &Evidence{Gen: 1, Flag: Void}}

@@ -146,6 +146,9 @@ func TestFoldAgreesWithTable(t *testing.T) {
 		for range rapid.IntRange(1, 20).Draw(t, "steps") {
 			on := rapid.SampledFrom([]Trigger{ArmProven, Fencing, Moving, Undoing, Starting, Disarming, Acking, Doubting, Replacing}).Draw(t, "trigger")
 			clean := rapid.Bool().Draw(t, "clean")
+			if on != ArmProven {
+				clean = clean && s.HasEvidence() // without any, nothing can be compared
+			}
 			to, err := Next(flag, on, clean)
 			if err != nil {
 				continue
@@ -192,9 +195,12 @@ func TestJudge(t *testing.T) {
 		o    *ee.Observation
 		want Answer
 	}{
-		{"proof, nothing since", Slot{Caps: all, Now: now}, &seen, Yes},
-		{"no proof", Slot{Caps: all, Now: now}, with(func(o *ee.Observation) { o.Proven = 0 }), No},
-		{"reset after the proof", Slot{Caps: all, Now: now}, with(func(o *ee.Observation) { o.Resets++ }), No},
+		{"proof, nothing since", Slot{Caps: all, Now: now, Evidence: &Evidence{Flag: None, Gen: 5}}, &seen, Yes},
+		{"no proof", Slot{Caps: all, Now: now, Evidence: &Evidence{Flag: None, Gen: 5}}, with(func(o *ee.Observation) { o.Proven = 0 }), No},
+		{"reset after the proof", Slot{Caps: all, Now: now, Evidence: &Evidence{Flag: None, Gen: 5}}, with(func(o *ee.Observation) { o.Resets++ }), No},
+		{"proof, but nobody was ever seen to use it", Slot{Caps: all, Now: now}, &seen, No},
+		{"proof and baseline of the VM before", Slot{Caps: all, Now: now, Root: 5, Evidence: &Evidence{Flag: Spent, Gen: 4, Base: base}}, &seen, No},
+		{"held for the next VM, proof of the one before", Slot{Caps: all, Now: now, Root: 4, Evidence: &Evidence{Flag: Spent, Gen: 3, Base: base}}, &seen, No},
 		{"armed, nothing since", Slot{Caps: all, Now: now, Evidence: &Evidence{Flag: Armed, Gen: 4, Base: base}}, &seen, Yes},
 		{"armed, count and proof moved together", Slot{Caps: all, Now: now, Evidence: &Evidence{Flag: Armed, Gen: 4, Base: base}},
 			with(func(o *ee.Observation) { o.Resets++; o.Proven++ }), No},
@@ -207,7 +213,7 @@ func TestJudge(t *testing.T) {
 		{"engine restarted", Slot{Caps: all, Now: now, Evidence: &Evidence{Flag: Spent, Gen: 5, Base: base}},
 			with(func(o *ee.Observation) { o.Proven = 0 }), No},
 		{"void", Slot{Caps: all, Now: now, Evidence: &Evidence{Flag: Void, Gen: 5, Why: WhyOperator}}, &seen, No},
-		{"device without power", Slot{Caps: all, Now: now}, with(func(o *ee.Observation) { o.Status = ee.StatDevice }), No},
+		{"device without power", Slot{Caps: all, Now: now, Evidence: &Evidence{Flag: None, Gen: 5}}, with(func(o *ee.Observation) { o.Status = ee.StatDevice }), No},
 		{"not readable", Slot{Caps: all, Now: now}, nil, Unknown},
 		{"engine without status", Slot{Now: now}, &seen, Unknown},
 	} {

@@ -8,7 +8,7 @@ type Slot struct {
 	Caps     ee.Caps
 	Now      Assignment  // the newest; zero Kind = none
 	Prior    *Assignment // the one before it; nil = none is known
-	Root     uint32      // generation of the newest assignment that did not preserve
+	Root     uint32      // generation of the newest assignment that did not preserve, or brought another VM
 	Evidence *Evidence   // the last one written
 	Start    *Start      // the latest one of a set that has the slot
 	Released uint32      // generation under which its VM released it; 0 = not
@@ -38,19 +38,32 @@ func (s Slot) evidence() *Evidence {
 // assignment.
 func (s Slot) current() bool { return s.Evidence != nil && s.Evidence.Gen == s.Now.Gen }
 
+// HasEvidence tells whether a VM was ever seen to use the device under the
+// present assignment or those before it that preserved: without that, PROVEN
+// speaks of another VM's memory.
+func (s Slot) HasEvidence() bool { return s.evidence() != nil }
+
+// VoidReason is why the flag is void.
+func (s Slot) VoidReason() Reason {
+	if ev := s.evidence(); ev != nil && ev.Flag == Void {
+		return ev.Why
+	}
+	return WhyNoProof
+}
+
 // Flag folds the records into the flag's state. Evidence of the present
 // generation says it outright; a newer assignment that preserves carries it on
-// (armed where the slot is held, target where it has a host), one that does
-// not ends it.
+// (armed where the slot is held, target where it has a host), void where there
+// is none to carry; one that does not preserve, or brings another VM, ends it.
 func (s Slot) Flag() Flag {
 	switch {
 	case !s.Known():
 		return None
 	case s.current():
 		return s.Evidence.Flag
-	case !s.Now.Preserve:
+	case !s.Now.Preserve || s.Root == s.Now.Gen:
 		return None
-	case s.evidence() != nil && s.Evidence.Flag == Void:
+	case s.evidence() == nil || s.Evidence.Flag == Void:
 		return Void
 	case s.Now.To == ee.GroupFree:
 		return Armed

@@ -73,7 +73,8 @@ func (r Reason) String() string { return reasonText[r] }
 // PROVEN is written at every baseline (arm, proof of life, ack) and the engine
 // clears it when it restarts, so PROVEN = RESETS says by itself that nothing
 // reached the device since and that the engine never restarted. A baseline in
-// the store must agree as well.
+// the store must agree as well; without any since the VM got the device, PROVEN
+// is of the VM before.
 func Judge(s Slot, o *ee.Observation) Verdict {
 	v := Verdict{Flag: s.Flag()}
 	base, based := s.Baseline()
@@ -111,7 +112,9 @@ func doubt(s Slot, o ee.Observation, base Values, based bool) (Reason, string) {
 	now := ValuesOf(o)
 	switch {
 	case s.Flag() == Void:
-		return s.Evidence.Why, s.Evidence.Why.String()
+		return s.VoidReason(), s.VoidReason().String()
+	case !s.HasEvidence():
+		return WhyNoProof, WhyNoProof.String()
 	case o.Status&(ee.StatDevice|ee.StatPower) != ee.StatDevice|ee.StatPower:
 		return WhyPower, "the device is absent or has no power"
 	case o.Proven == 0 && based:

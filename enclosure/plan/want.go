@@ -67,6 +67,12 @@ func (w Want) Control(was uint8) uint8 {
 	return c | ee.CtlQuiesce
 }
 
+// Missing tells whether CONTROL lacks what g asks for. More than that may be on:
+// whoever armed the slot wanted it.
+func (g Guarding) Missing(control uint8) bool {
+	return g.Guard && control&ee.CtlGuard == 0 || g.Hold && control&ee.CtlHold == 0
+}
+
 // Diff is what has to be done to a slot.
 type Diff uint8
 
@@ -137,14 +143,7 @@ func Compare(w Want, f Found, caps ee.Caps) Diff {
 	if d.Has(DoCut | DoConnect) {
 		return d
 	}
-	missing := uint8(0)
-	if w.Guard {
-		missing |= ee.CtlGuard
-	}
-	if w.Hold {
-		missing |= ee.CtlHold
-	}
-	if f.Live.Control&missing != missing || (w.Link && caps.Has(ee.CapFlagMirror) && f.Show != w.Show) {
+	if w.Missing(f.Live.Control) || (w.Link && caps.Has(ee.CapFlagMirror) && f.Show != w.Show) {
 		d |= DoShow
 	}
 	return d

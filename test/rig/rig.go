@@ -173,7 +173,9 @@ func (r *Rig) config(o Options) enclosure.Config {
 			sc.MAC = ee.MAC(s.MAC)
 		}
 		if o.Shared && i == 0 {
-			section, err := nvm.Section(medium, 4096, 28*1024)
+			// A driver of its own, as batond gives it: slot and store are driven
+			// by different goroutines.
+			section, err := nvm.Section(r.Chip(chip), 4096, 28*1024)
 			if err != nil {
 				r.T.Fatal(err)
 			}

@@ -1,0 +1,977 @@
+package enclosure_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"periph.io/x/conn/v3/i2c"
+	"pgregory.net/rapid"
+
+	"baton/ee"
+	"baton/enclosure"
+	"baton/enclosure/plan"
+	"baton/nvm"
+	"baton/sim"
+	"baton/test/rig"
+)
+
+// A life is a random sequence of what hosts, VMs, hardware and agent do, each
+// step with something else that may happen in the middle of it. After every
+// step the model is asked whether the invariants held.
+
+// life is what is drawn: rapid makes a failing one smaller.
+type life struct {
+	policies [2]plan.Policy
+	vlan     bool // slots have ports of a switch
+	shared   bool // the store is on gpu0's chip
+	lacks    ee.Caps
+	steps    []step
+}
+
+func (l life) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "policies %v, switch %v, shared chip %v, without %v", l.policies, l.vlan, l.shared, l.lacks.Names())
+	for i, s := range l.steps {
+		fmt.Fprintf(&b, "\n  %2d: %s", i, s)
+	}
+	return b.String()
+}
+
+// step is one action and what happens under way.
+type step struct {
+	do   action
+	mid  action // "" = nothing
+	when time.Duration
+}
+
+func (s step) String() string {
+	if s.mid.what == "" {
+		return s.do.String()
+	}
+	return fmt.Sprintf("%s; after %v %s", s.do, s.when, s.mid)
+}
+
+// action is one thing that somebody does. What its numbers mean depends on
+// what it is.
+type action struct {
+	what string
+	vm   int
+	host int
+	mask int // set of slots, 1..7
+	n    int
+}
+
+func (a action) String() string {
+	return fmt.Sprintf("%s vm=%d host=%d slots=%03b n=%d", a.what, a.vm, a.host, a.mask, a.n)
+}
+
+var (
+	requests = []string{"attach", "boot", "start", "start", "ack", "alive", "alive", "arm", "arm-blind", "disarm", "move", "move", "move-reset",
+		"release-keep", "release-hold", "release-free", "fence", "unfence", "unfence"}
+	happenings = []string{"guest-reboot", "stop-vm", "kill-qemu", "hang", "resume", "power-loss", "power-on", "panic", "link-loss", "link-restore",
+		"engine-restart", "engine-dies", "engine-replaced", "agent-restart", "power-cycle", "pull-device", "insert-device", "flip-block", "chip-dies", "chip-back", "stale-group", "right-group",
+		"nack", "nack-data", "arbitration", "ignore", "wait"}
+	midway = []string{"fence", "kill-agent", "power-cut", "engine-restart", "power-loss", "kill-qemu", "guest-reboot", "panic", "link-loss", "nack", "nack-data", "arbitration", "ignore", "move", "attach", "release-free", "release-hold", "engine-dies", "pull-device", "reset"}
+)
+
+func drawAction(t *rapid.T, label string, kinds []string) action {
+	return action{
+		what: rapid.SampledFrom(kinds).Draw(t, label),
+		vm:   rapid.IntRange(0, 1).Draw(t, "vm"),
+		host: rapid.IntRange(0, 2).Draw(t, "host"),
+		mask: rapid.IntRange(1, 7).Draw(t, "slots"),
+		n:    rapid.IntRange(0, 15).Draw(t, "n"),
+	}
+}
+
+func drawStep(t *rapid.T) step {
+	var s step
+	if rapid.IntRange(0, 9).Draw(t, "by whom") < 6 {
+		s.do = drawAction(t, "request", requests)
+		if rapid.IntRange(0, 9).Draw(t, "undisturbed") >= 6 {
+			s.mid = drawAction(t, "mid", midway)
+			s.when = time.Duration(rapid.IntRange(0, 90).Draw(t, "when")) * 500 * time.Microsecond
+		}
+	} else {
+		s.do = drawAction(t, "happens", happenings)
+	}
+	return s
+}
+
+func drawLife(t *rapid.T) life {
+	policy := rapid.SampledFrom([]plan.Policy{plan.Always, plan.OnMove, plan.Never})
+	return life{
+		policies: [2]plan.Policy{policy.Draw(t, "policy of train1"), policy.Draw(t, "policy of train2")},
+		vlan:     rapid.IntRange(0, 3).Draw(t, "switch") == 0,
+		shared:   rapid.IntRange(0, 3).Draw(t, "shared chip") == 0,
+		lacks:    rapid.SampledFrom([]ee.Caps{0, 0, 0, ee.CapResetGuard, ee.CapDeviceReset, ee.CapExpectPeer, ee.CapFlagMirror, ee.CapQuiesce}).Draw(t, "without"),
+		steps:    rapid.SliceOfN(rapid.Custom(drawStep), 1, 24).Draw(t, "steps"),
+	}
+}
+
+func TestLives(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		l := rapid.Custom(drawLife).Draw(rt, "life")
+		if found := live(t, l); len(found) > 0 {
+			rt.Fatalf("%s", strings.Join(found, "\n"))
+		}
+	})
+}
+
+// live lives one life in a bubble of its own and returns what was wrong.
+func live(t *testing.T, l life) (found []string) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &witness{}
+		defer func() {
+			p := recover()
+			found = w.found
+			if p != nil && p != errGiveUp {
+				found = append(found, fmt.Sprintf("panic: %v", p))
+			}
+			if len(found) > 0 {
+				found = append(found, "what happened:")
+				found = append(found, w.log...)
+			}
+		}()
+		w.tb = tb{t, w}
+		w.live(l)
+	})
+	return found
+}
+
+// tb lets a rig fail a life instead of the test.
+type tb struct {
+	testing.TB
+	w *witness
+}
+
+var errGiveUp = errors.New("the life has failed")
+
+func (tb) Helper()                        {}
+func (t tb) Errorf(f string, args ...any) { t.w.wrong(f, args...) }
+func (t tb) Error(args ...any)            { t.w.wrong("%s", fmt.Sprint(args...)) }
+func (t tb) Fatal(args ...any)            { t.w.wrong("%s", fmt.Sprint(args...)); panic(errGiveUp) }
+func (t tb) Fatalf(f string, args ...any) { t.w.wrong(f, args...); panic(errGiveUp) }
+
+// leash ends what an agent can do to the hardware, as SIGKILL does.
+type leash struct{ cut atomic.Bool }
+
+var errKilled = errors.New("this agent was killed")
+
+type leashedBus struct {
+	i2c.Bus
+	l *leash
+}
+
+func (b leashedBus) Tx(addr uint16, w, r []byte) error {
+	if b.l.cut.Load() {
+		return errKilled
+	}
+	err := b.Bus.Tx(addr, w, r)
+	if b.l.cut.Load() {
+		return errKilled
+	}
+	return err
+}
+
+type leashedSwitch struct {
+	enclosure.Switch
+	l *leash
+}
+
+func (s leashedSwitch) Join(ctx context.Context, port string, vlan uint16) error {
+	if s.l.cut.Load() {
+		return errKilled
+	}
+	return s.Switch.Join(ctx, port, vlan)
+}
+
+func (s leashedSwitch) Leave(ctx context.Context, port string, vlan uint16) error {
+	if s.l.cut.Load() {
+		return errKilled
+	}
+	return s.Switch.Leave(ctx, port, vlan)
+}
+
+// witness runs a life and looks at it with the model's eyes.
+type witness struct {
+	tb    tb
+	r     *rig.Rig
+	bare  enclosure.Config // without a leash
+	leash *leash
+	ended chan error // of the agent's Run
+	stop  context.CancelFunc
+
+	mu    sync.Mutex // of the rest: two requests may be under way
+	found []string
+	log   []string
+
+	nonces map[string]ee.UUID // of each slot's latest attach
+	acked  map[string]ee.UUID // what its last ack quoted
+	proofs map[string][]proof
+	sets   []set
+	last   map[string]uint32 // generation counters seen
+	said   map[string]string // of each slot, in the log
+	moveNo int
+
+	flipped   bool // bits of config blocks changed by themselves
+	disturbed bool // something happens under way of the present step
+}
+
+// proof is an instant at which a VM was known to run with a slot.
+type proof struct {
+	vm   string
+	at   time.Duration
+	sure bool // the agent said that it has it
+}
+
+// set is what was moved together and has not been taken apart by anybody.
+type set struct {
+	by     action
+	slots  []string
+	before map[string]string
+	to     string
+}
+
+func (w *witness) wrong(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.found = append(w.found, fmt.Sprintf(format, args...))
+}
+
+func (w *witness) note(format string, args ...any) {
+	line := fmt.Sprintf("%10v  ", w.now()) + fmt.Sprintf(format, args...)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.log = append(w.log, line)
+}
+
+// events notes what the agent said.
+func (w *witness) events() {
+	all, _ := w.r.E.Events(0)
+	for _, ev := range all {
+		w.note("  event: %s %s: %s", ev.Kind, ev.Slot, ev.Text)
+	}
+}
+
+func (w *witness) now() time.Duration {
+	if w.r == nil {
+		return 0
+	}
+	return w.r.W.Now()
+}
+
+var (
+	lifeHosts = []string{rig.A, rig.B, rig.C}
+	lifeVMs   = []string{rig.VM1, rig.VM2}
+	lifeSlots = []string{"gpu0", "gpu1", "gpu2"}
+)
+
+func slotsOf(mask int) (names []string) {
+	for i, n := range lifeSlots {
+		if mask&(1<<i) != 0 {
+			names = append(names, n)
+		}
+	}
+	return names
+}
+
+func (w *witness) live(l life) {
+	w.said = map[string]string{}
+	w.nonces, w.acked, w.proofs, w.last = map[string]ee.UUID{}, map[string]ee.UUID{}, map[string][]proof{}, map[string]uint32{}
+	w.leash = &leash{}
+	w.r = rig.New(w.tb, rig.Options{Slots: 3, Switch: l.vlan, Shared: l.shared, ProfileMod: func(p *ee.Profile) { p.Caps &^= l.lacks }, Config: func(c *enclosure.Config) {
+		c.VMs = slices.Clone(c.VMs)
+		for i := range c.VMs {
+			c.VMs[i].Policy = l.policies[i]
+		}
+		w.bare = *c
+		*c = w.leashed(l.shared)
+	}})
+	w.run()
+	defer func() { w.kill() }()
+	for i, s := range l.steps {
+		w.note("step %d: %s", i, s)
+		w.step(l, s)
+		w.check(l)
+		if len(w.found) > 0 {
+			return
+		}
+	}
+	w.end(l)
+}
+
+// leashed is the configuration for an agent that can be killed.
+func (w *witness) leashed(shared bool) enclosure.Config {
+	c := w.bare
+	c.Slots = slices.Clone(c.Slots)
+	chip := func(bus i2c.Bus, addr uint16) nvm.Medium { return nvm.NewEEPROM(bus, addr, nvm.Parts["24c256"]) }
+	var bus i2c.Bus
+	for i := range c.Slots {
+		bus = leashedBus{w.bare.Slots[i].Bus, w.leash}
+		c.Slots[i].Bus = bus
+		c.Slots[i].Medium = chip(bus, uint16(0x20+i))
+	}
+	if shared {
+		section, err := nvm.Section(chip(bus, 0x20), 4096, 28*1024)
+		if err != nil {
+			panic(err)
+		}
+		c.Store.Medium = section
+	} else {
+		c.Store.Medium = chip(bus, 0x57)
+	}
+	if c.Switch != nil {
+		c.Switch = leashedSwitch{c.Switch, w.leash}
+	}
+	return c
+}
+
+// run lets the agent's poller run.
+func (w *witness) run() {
+	ctx, cancel := context.WithCancel(w.r.Ctx())
+	w.stop = cancel
+	w.ended = make(chan error, 1)
+	go func(e *enclosure.Enclosure, ended chan error) {
+		defer func() {
+			if p := recover(); p != nil {
+				w.wrong("panic in the poller: %v", p)
+				ended <- errGiveUp
+			}
+		}()
+		ended <- e.Run(ctx)
+	}(w.r.E, w.ended)
+}
+
+// kill is SIGKILL.
+func (w *witness) kill() {
+	w.leash.cut.Store(true)
+	w.stop()
+	w.r.Stop()
+	<-w.ended
+}
+
+// restart starts another agent after kill.
+func (w *witness) restart(l life, sameBoot bool) {
+	w.leash = &leash{}
+	w.r.Config = w.leashed(l.shared)
+	w.r.Start(enclosure.Options{SameBoot: sameBoot})
+	w.run()
+}
+
+func (w *witness) step(l life, s step) {
+	start := w.r.W.Now()
+	before := w.statuses()
+	allowed := map[string]map[string]bool{}
+	for _, n := range lifeSlots {
+		allowed[n] = map[string]bool{before[n].Host: true}
+	}
+	taken := 0
+	for _, a := range []action{s.do, s.mid} {
+		switch a.what {
+		case "attach", "start", "move", "move-reset":
+			for _, n := range slotsOf(a.mask) {
+				allowed[n][lifeHosts[a.host]] = true
+			}
+			if w.there(a, before) {
+				continue
+			}
+			w.apart(slotsOf(a.mask))
+			if taken&a.mask == 0 {
+				w.opened(a, before)
+			}
+			taken |= a.mask
+		case "release-hold", "release-free", "fence":
+			w.sets = nil
+		}
+	}
+	fencedBefore := w.fenced()
+
+	w.disturbed = s.mid.what != ""
+	if s.mid.what == "" {
+		w.act(l, s.do)
+	} else {
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			defer func() {
+				if p := recover(); p != nil && p != errGiveUp {
+					w.wrong("panic: %v", p)
+				}
+			}()
+			w.act(l, s.do)
+		}()
+		time.Sleep(s.when)
+		w.note("  under way: %s", s.mid)
+		switch s.mid.what {
+		case "power-cut":
+			w.r.W.SetTear(sim.Tear{Kind: sim.TearKind(s.mid.n % sim.TearKinds), Seed: uint64(s.when), Unstable: s.mid.mask - 1})
+			w.r.W.PowerCut()
+			w.kill()
+			<-done
+			w.powerUp(l)
+		case "kill-agent":
+			w.kill()
+			<-done
+			w.restart(l, true)
+		default:
+			w.act(l, s.mid)
+			<-done
+		}
+	}
+	w.revive(l)
+	time.Sleep(5 * time.Millisecond) // longer than links take to come up
+
+	after := w.statuses()
+	fencedAfter := w.fenced()
+	for _, iv := range w.r.W.Reach() {
+		if !iv.Open && iv.To <= start {
+			continue
+		}
+		if !allowed[iv.Slot][iv.Server] && iv.Server != after[iv.Slot].Host && before[iv.Slot].Cut != "unconfirmed" {
+			w.wrong("one owner: %s reached %s %v..%v; the records gave it to %q before and %q after", iv.Server, iv.Slot, iv.From, iv.To, before[iv.Slot].Host, after[iv.Slot].Host)
+		}
+		if iv.From > start && fencedBefore[iv.Server] && fencedAfter[iv.Server] && !(s.do.what == "unfence" && s.mid.what == "fence") {
+			w.wrong("fencing: %s, fenced, came to reach %s at %v", iv.Server, iv.Slot, iv.From)
+		}
+	}
+	for _, n := range lifeSlots {
+		w.checkSet(n, after)
+	}
+}
+
+// there tells whether all of a set is where it is to go.
+func (w *witness) there(a action, before map[string]enclosure.SlotStatus) bool {
+	for _, n := range slotsOf(a.mask) {
+		if before[n].Host != lifeHosts[a.host] {
+			return false
+		}
+	}
+	return true
+}
+
+// apart ends the watch on sets that any of slots is in.
+func (w *witness) apart(slots []string) {
+	w.sets = slices.DeleteFunc(w.sets, func(s set) bool {
+		return slices.ContainsFunc(s.slots, func(n string) bool { return slices.Contains(slots, n) })
+	})
+}
+
+// opened begins to watch a set that is to be moved as one.
+func (w *witness) opened(a action, before map[string]enclosure.SlotStatus) {
+	s := set{by: a, slots: slotsOf(a.mask), before: map[string]string{}, to: lifeHosts[a.host]}
+	for _, n := range s.slots {
+		s.before[n] = before[n].Host
+	}
+	w.sets = append(w.sets, s)
+}
+
+// refused ends the watch on a set that was refused: it was never one.
+func (w *witness) refused(a action, err error) {
+	var known *enclosure.Error
+	if errors.As(err, &known) && known.State == "nothing was changed" {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.sets = slices.DeleteFunc(w.sets, func(s set) bool { return s.by == a })
+	}
+}
+
+// checkSet: a set is where it was, where it was to go, or held; all of it.
+func (w *witness) checkSet(slot string, now map[string]enclosure.SlotStatus) {
+	for _, s := range w.sets {
+		if s.slots[0] != slot {
+			continue
+		}
+		same, there, held := true, true, true
+		at := map[string]string{}
+		for _, n := range s.slots {
+			at[n] = now[n].Host
+			same = same && now[n].Host == s.before[n]
+			there = there && now[n].Host == s.to
+			held = held && now[n].Host == ""
+		}
+		if !same && !there && !held {
+			w.wrong("together: a set was with %v, was to go to %s, and is split: %v", s.before, s.to, at)
+		}
+	}
+}
+
+func (w *witness) powerUp(l life) {
+	time.Sleep(time.Second)
+	w.r.W.PowerOn()
+	time.Sleep(50 * time.Millisecond)
+	w.restart(l, false)
+}
+
+// revive starts the agent again where it has ended by itself, as its service
+// manager does.
+func (w *witness) revive(l life) {
+	for range 5 {
+		st := w.r.E.Status(w.r.Ctx()).Store
+		if st.OK {
+			return
+		}
+		w.note("  the agent's store: %s", st.Problem)
+		time.Sleep(time.Second)
+		w.kill()
+		w.restart(l, true)
+	}
+	w.wrong("the store does not come back")
+}
+
+func (w *witness) statuses() map[string]enclosure.SlotStatus {
+	m := map[string]enclosure.SlotStatus{}
+	for _, s := range w.r.E.Status(w.r.Ctx()).Slots {
+		m[s.Name] = s
+	}
+	return m
+}
+
+func (w *witness) fenced() map[string]bool {
+	m := map[string]bool{}
+	for _, h := range w.r.E.Status(w.r.Ctx()).Hosts {
+		m[h.Name] = h.Fenced
+	}
+	return m
+}
+
+// act does one action.
+func (w *witness) act(l life, a action) {
+	vm, host, slots := lifeVMs[a.vm], lifeHosts[a.host], slotsOf(a.mask)
+	srv := w.r.W.Server(host)
+	ctx := w.r.Ctx()
+	e := w.r.E
+	bus := w.r.W.Bus("bus0")
+	one := lifeSlots[a.n%3]
+	switch a.what {
+	case "attach", "start":
+		at, err := e.Attach(ctx, enclosure.AttachRequest{VM: vm, Host: host, Slots: slots, Wait: 500 * time.Millisecond, By: host})
+		w.note("  %s: %s moved %v, %v", a.what, at.State, at.Moved, err)
+		w.refused(a, err)
+		if err != nil {
+			return
+		}
+		for _, n := range slots {
+			w.mu.Lock()
+			w.nonces[n] = at.Nonce
+			w.mu.Unlock()
+			if !w.disturbed {
+				w.believe(n, vm, at.Memory[n], w.instant())
+			}
+		}
+		if a.what == "start" {
+			w.act(l, action{"boot", a.vm, a.host, a.mask, a.n})
+			w.act(l, action{"ack", a.vm, a.host, a.mask, a.n})
+			w.act(l, action{"alive", a.vm, a.host, a.mask, a.n})
+		}
+	case "boot":
+		w.boot(vm, host)
+	case "ack":
+		for _, n := range slots {
+			if !srv.HoldsDevice(vm, n) {
+				continue
+			}
+			at := w.instant()
+			v, err := e.Verdict(ctx, n)
+			if err != nil {
+				continue
+			}
+			w.believe(n, vm, v, at)
+			w.mu.Lock()
+			nonce := w.nonces[n]
+			w.mu.Unlock()
+			repeat := w.r.SlotStatus(n).Flag == plan.Spent // proves nothing new, if of the same start
+			err = e.Ack(ctx, enclosure.AckRequest{Slot: n, Nonce: nonce, Gen: w.genOf(n), Seen: v.Now, By: host})
+			w.note("  ack %s: %v", n, err)
+			w.mu.Lock()
+			repeat = repeat && w.acked[n] == nonce
+			if err == nil {
+				w.acked[n] = nonce
+			}
+			w.mu.Unlock()
+			if !repeat {
+				w.proved(n, vm, at, err)
+			}
+		}
+	case "alive":
+		for _, n := range slots {
+			at := w.instant()
+			v, err := e.Verdict(ctx, n)
+			if err != nil || !srv.HoldsDevice(vm, n) || w.hostOf(n) != host || w.vmOf(n) != vm {
+				continue
+			}
+			err = e.Alive(ctx, enclosure.AliveRequest{Slot: n, Gen: w.genOf(n), Seen: v.Now, By: host})
+			w.note("  alive %s: %v", n, err)
+			w.proved(n, vm, at, err)
+		}
+	case "arm", "arm-blind":
+		q := enclosure.ArmRequest{Slot: one, ID: rig.UUID(byte(100 + a.n)), Gen: w.genOf(one), By: "test"}
+		at := w.instant()
+		if a.what == "arm" {
+			v, err := e.Verdict(ctx, one)
+			if err != nil || !srv.HoldsDevice(vm, one) || w.hostOf(one) != host || w.vmOf(one) != vm {
+				return
+			}
+			q.Seen = &v.Now
+		}
+		got, err := e.Arm(ctx, q)
+		w.note("  %s %s: %+v, %v", a.what, one, got, err)
+		if a.what == "arm" && (err != nil || got.Flag == plan.Armed && got.ID == q.ID) {
+			w.proved(one, vm, at, err)
+		}
+	case "disarm":
+		err := e.Disarm(ctx, one, rig.UUID(byte(100+a.n)), "test")
+		w.note("  disarm %s: %v", one, err)
+	case "move", "move-reset":
+		w.moveNo++
+		q := enclosure.MoveRequest{ID: rig.UUID(byte(w.moveNo)), VM: vm, To: host, Slots: slots, Preserve: a.what == "move", Wait: 500 * time.Millisecond, By: "test"}
+		m, err := e.Move(ctx, q)
+		w.note("  %s: %s %s, %v", a.what, m.State, m.Reason, err)
+		w.refused(a, err)
+		for n, v := range m.Memory {
+			if !w.disturbed {
+				w.believe(n, vm, v, w.instant())
+			}
+		}
+	case "release-keep", "release-hold", "release-free":
+		mode := enclosure.ReleaseMode(strings.TrimPrefix(a.what, "release-"))
+		err := e.Release(ctx, enclosure.ReleaseRequest{VM: vm, Slots: slots, Mode: mode, By: host})
+		w.note("  %s: %v", a.what, err)
+	case "fence":
+		f, err := e.Fence(ctx, host, "test")
+		w.note("  fence: %+v, %v", f, err)
+		if err == nil {
+			for _, n := range lifeSlots {
+				if srv.Reach(n) {
+					w.wrong("fencing: %s is fenced and reaches %s", host, n)
+				}
+			}
+		}
+	case "unfence":
+		err := e.Unfence(ctx, host, w.r.Host(host).Epoch, "test")
+		w.note("  unfence: %v", err)
+	case "guest-reboot":
+		srv.GuestReboot(vm)
+	case "stop-vm":
+		srv.StopVM(vm)
+	case "kill-qemu":
+		srv.KillQEMU(vm)
+	case "hang":
+		srv.Hang()
+	case "resume":
+		srv.Resume()
+	case "power-loss":
+		srv.PowerLoss()
+	case "power-on":
+		srv.PowerOn()
+	case "panic":
+		srv.PanicReboot()
+	case "link-loss":
+		srv.LinkLoss()
+	case "link-restore":
+		srv.LinkRestore()
+	case "reset":
+		srv.Reset(one)
+	case "engine-restart":
+		w.r.W.Slot(one).Restart()
+	case "engine-dies":
+		w.r.W.Slot(one).Kill()
+	case "engine-replaced":
+		w.r.W.Slot(one).Revive()
+	case "pull-device":
+		w.r.W.Slot(one).RemoveDevice()
+	case "insert-device":
+		w.insert(one)
+	case "flip-block":
+		w.flipped = true
+		w.r.W.Chip(one).FlipBit(int64(a.mask*8+a.n%8), uint(a.vm*3+a.host))
+	case "chip-dies":
+		if !l.shared || one != "gpu0" {
+			w.r.W.Chip(one).SetDead(true)
+		}
+	case "chip-back":
+		w.r.W.Chip(one).SetDead(false)
+	case "stale-group":
+		if l.lacks&ee.CapExpectPeer == 0 {
+			srv.SetGroup(uint16(rig.GroupA + a.n%3))
+		}
+	case "right-group":
+		srv.SetGroup(uint16(rig.GroupA + a.host))
+	case "agent-restart":
+		w.kill()
+		w.restart(l, true)
+	case "power-cycle":
+		w.r.W.PowerCut()
+		w.kill()
+		w.powerUp(l)
+	case "nack", "nack-data", "arbitration":
+		f := sim.Fault{Kind: sim.NACKAddr, Addr: []uint16{0x20, 0x21, 0x22, 0x57, 0x60, 0x61, 0x62, 0}[a.mask], For: time.Duration(1+a.n*a.n) * time.Millisecond}
+		switch a.what {
+		case "nack-data":
+			f.Kind, f.Only, f.Byte = sim.NACKData, sim.WriteOp, 4
+		case "arbitration":
+			f.Kind, f.For, f.Count = sim.ArbitrationLost, 0, 1+a.n
+		}
+		bus.Inject(f)
+	case "ignore":
+		w.r.W.Slot(one).IgnoreControl(1 + a.n)
+	case "wait":
+		time.Sleep([]time.Duration{time.Second, 3 * time.Second, 20 * time.Second, 90 * time.Second}[a.n%4])
+	default:
+		panic("no action " + a.what)
+	}
+}
+
+// insert puts a slot's own device back, where it was pulled.
+func (w *witness) insert(slot string) {
+	for _, s := range w.r.W.Spec().Slots {
+		if regs := w.r.W.Slot(slot).Registers(); s.Name == slot && regs[ee.RegVendor] == 0xFF {
+			w.r.W.Slot(slot).InsertDevice(sim.Device{Vendor: s.Vendor, Device: s.Device, Class: s.Class, Serial: s.Serial})
+		}
+	}
+}
+
+// boot starts a VM with what it has on a host, and looks whose memory it finds.
+func (w *witness) boot(vm, host string) {
+	srv := w.r.W.Server(host)
+	var have []string
+	for _, n := range w.r.Slots(vm, host) {
+		if srv.Reach(n) {
+			have = append(have, n)
+		}
+	}
+	if len(have) == 0 || slices.Contains(srv.VMs(), vm) {
+		return
+	}
+	err := srv.StartVM(vm, have, sim.VMOptions{})
+	w.note("  boot %s on %s with %v: %v", vm, host, have, err)
+	if err != nil {
+		return
+	}
+	for _, n := range have {
+		srv.WriteMem(n, 0, []byte{marker(vm)})
+	}
+}
+
+// marker is what a VM has in its devices' memory.
+func marker(vm string) byte { return byte(1 + slices.Index(lifeVMs, vm)) }
+
+func (w *witness) vmOf(slot string) string         { return w.r.SlotStatus(slot).VM }
+func (w *witness) hostOf(slot string) string       { return w.r.SlotStatus(slot).Host }
+func (w *witness) genOf(slot string) ee.Generation { return w.r.Gen(slot) }
+
+// instant is the present one, which differs from that of all that happened so
+// far.
+func (w *witness) instant() time.Duration {
+	time.Sleep(time.Microsecond)
+	return w.r.W.Now()
+}
+
+// proved notes that a VM was known to run, if the agent may have taken it so.
+func (w *witness) proved(slot, vm string, at time.Duration, err error) {
+	switch rig.Code(err) {
+	case "", enclosure.CodeHardware, enclosure.CodeStore, enclosure.CodeInternal:
+		w.mu.Lock()
+		w.proofs[slot] = append(w.proofs[slot], proof{vm, at, err == nil})
+		w.mu.Unlock()
+	}
+}
+
+// believe: a yes is never said of a memory that something reached between the
+// instant at which its VM was last known to run and that at which the agent was
+// asked.
+func (w *witness) believe(slot, vm string, v plan.Verdict, asked time.Duration) {
+	if v.Preserved != plan.Yes {
+		return
+	}
+	if _, kept := w.kept(slot, vm, asked, false); !kept {
+		w.wrong("flag: yes for %s of %s (%+v), but it was not kept since it was last known to run (%+v): %+v", slot, vm, v, w.proofs[slot], w.r.W.Resets(slot))
+	}
+}
+
+// kept tells whether nothing reached the device from an instant at which the VM
+// was known to run with it until another.
+func (w *witness) kept(slot, vm string, until time.Duration, sure bool) (since time.Duration, kept bool) {
+	resets, losses := w.r.W.Resets(slot), w.r.W.PowerLosses(slot)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, p := range w.proofs[slot] {
+		within := func(at time.Duration) bool { return p.at <= at && at < until }
+		if p.vm == vm && (p.sure || !sure) && !slices.ContainsFunc(losses, within) &&
+			!slices.ContainsFunc(resets, func(r sim.Reset) bool { return !r.Swallowed && within(r.At) }) {
+			return p.at, true
+		}
+	}
+	return 0, false
+}
+
+// shy: where the engine saw nothing since the VM was last known to run, the
+// answer is not no.
+func (w *witness) shy(slot, vm string, s enclosure.SlotStatus, v plan.Verdict) {
+	if v.Preserved != plan.No {
+		return
+	}
+	for _, other := range []plan.Reason{plan.WhyForeignPeer, plan.WhyOperator, plan.WhyStoreLost} {
+		if s.FlagReason == other.String() {
+			return
+		}
+	}
+	if at, kept := w.kept(slot, vm, w.r.W.Now(), true); kept {
+		w.wrong("shy: %s for %s of %s (%s), but nothing reached it since %v", v.Preserved, slot, vm, v.Reason, at)
+	}
+}
+
+// checkMemory: whoever reaches a device finds the memory of the VM that it
+// belongs to, or none.
+func (w *witness) checkMemory(now map[string]enclosure.SlotStatus) {
+	for _, n := range lifeSlots {
+		for _, h := range lifeHosts {
+			var p [1]byte
+			if w.r.W.Server(h).ReadMem(n, 0, p[:]) != nil || p[0] == 0 {
+				continue
+			}
+			if now[n].Cut == "unconfirmed" {
+				continue // who had it may still have it, and that is said
+			}
+			if vm := now[n].VM; vm == "" || p[0] != marker(vm) {
+				w.wrong("old tenant: %s reads what VM %d left in %s, which is %q's", h, p[0], n, vm)
+			}
+		}
+	}
+}
+
+// check looks at the world between two steps.
+func (w *witness) check(l life) {
+	ctx := w.r.Ctx()
+	now := w.statuses()
+	fenced := w.fenced()
+	for _, n := range lifeSlots {
+		s := now[n]
+		line := fmt.Sprintf("with %q (%s) for %q, generation %d, flag %s, cut %q, link %s, problem %q, blocked %q", s.Host, w.r.W.Slot(n).State().Reacher, s.VM, s.Generation.Counter, s.Flag, s.Cut, s.Link, s.Problem, s.Blocked)
+		if w.said[n] != line {
+			w.note("  %s: %s", n, line)
+			w.said[n] = line
+		}
+		reacher := w.r.W.Slot(n).State().Reacher
+		if reacher != "" && reacher != s.Host && s.Cut != "unconfirmed" {
+			w.wrong("one owner: %s reaches %s, which is with %q", reacher, n, s.Host)
+		}
+		if reacher != "" && fenced[reacher] && s.Cut != "unconfirmed" {
+			w.wrong("fencing: %s is fenced and reaches %s", reacher, n)
+		}
+		if s.Generation.Counter < w.last[n] {
+			w.wrong("generation of %s went back from %d to %d", n, w.last[n], s.Generation.Counter)
+		}
+		w.last[n] = s.Generation.Counter
+		asked := w.instant()
+		v, err := w.r.E.Verdict(ctx, n)
+		if err != nil {
+			w.wrong("verdict of %s: %v", n, err)
+		}
+		w.believe(n, s.VM, v, asked)
+		w.shy(n, s.VM, s, v)
+	}
+	if l.lacks&ee.CapDeviceReset == 0 {
+		w.checkMemory(now)
+	}
+	for _, h := range lifeHosts {
+		if l.lacks&ee.CapQuiesce != 0 {
+			break
+		}
+		if k := w.r.W.Server(h).StrayDMA(); k > 0 {
+			w.wrong("stray DMA: %d writes into %s", k, h)
+		}
+	}
+	for _, n := range lifeSlots {
+		if k := w.r.W.MaxOwners(n); k > 1 {
+			w.wrong("one owner: %d servers reached %s at the same instant", k, n)
+		}
+	}
+	for _, v := range w.r.W.Violations() {
+		if l.shared && strings.Contains(v.What, "while the engine of gpu0 loads") {
+			continue // it restarted by itself, and nobody knew yet
+		}
+		w.wrong("%v: %s: %s", v.At, v.Name, v.What)
+	}
+}
+
+// end: when all faults are over, everything comes right and can be used.
+func (w *witness) end(l life) {
+	w.note("the end: faults over, everybody comes back")
+	w.r.W.Bus("bus0").ClearFaults()
+	for i, n := range lifeSlots {
+		w.r.W.Slot(n).IgnoreControl(0)
+		w.r.W.Slot(n).Revive()
+		w.insert(n)
+		w.r.W.Chip(n).SetDead(false)
+		w.r.W.Server(lifeHosts[i]).SetGroup(uint16(rig.GroupA + i))
+	}
+	for _, h := range lifeHosts {
+		w.r.W.Server(h).PowerOn()
+		w.r.W.Server(h).LinkRestore()
+		w.r.W.Server(h).Resume()
+	}
+	time.Sleep(3 * time.Minute)
+	w.revive(l)
+	w.check(l)
+	for n, s := range w.statuses() {
+		if s.Problem != "" || s.Blocked != "" || s.Cut == "unconfirmed" {
+			w.wrong("the end: %s: problem %q, blocked %q, cut %q", n, s.Problem, s.Blocked, s.Cut)
+		}
+	}
+	type counts struct{ pages, regs uint64 }
+	count := func() map[string]counts {
+		m := map[string]counts{}
+		for _, c := range w.r.W.Spec().Chips {
+			m[c.Name] = counts{pages: w.r.W.PageWrites(c.Name)}
+		}
+		for _, n := range lifeSlots {
+			m[n] = counts{m[n].pages, w.r.W.Slot(n).RegisterWrites()}
+		}
+		return m
+	}
+	if w.flipped { // only a start reads the pages
+		w.kill()
+		w.restart(l, true)
+		time.Sleep(20 * time.Millisecond)
+	}
+	before := count()
+	w.kill()
+	w.restart(l, true)
+	time.Sleep(20 * time.Millisecond)
+	if now := count(); !maps.Equal(now, before) {
+		w.wrong("the end: a restart wrote something: %v before, %v after", before, now)
+		w.events()
+	}
+	ctx := w.r.Ctx()
+	for _, h := range lifeHosts {
+		if err := w.r.E.Unfence(ctx, h, w.r.Host(h).Epoch, "test"); err != nil {
+			w.wrong("the end: unfence %s: %v", h, err)
+		}
+	}
+	for _, vm := range lifeVMs {
+		for _, n := range lifeSlots {
+			if w.vmOf(n) != vm {
+				continue
+			}
+			if err := w.r.E.Release(ctx, enclosure.ReleaseRequest{VM: vm, Slots: []string{n}, Mode: enclosure.ReleaseFree}); err != nil {
+				w.wrong("the end: release %s: %v", n, err)
+			}
+		}
+	}
+	at, err := w.r.E.Attach(ctx, enclosure.AttachRequest{VM: rig.VM2, Host: rig.C, Wait: time.Second})
+	if err != nil || at.State != enclosure.MoveDone {
+		w.wrong("the end: attach: %s, %v", at.State, err)
+	}
+	time.Sleep(5 * time.Millisecond)
+	w.check(l)
+}
