@@ -3,6 +3,7 @@ package enclosure
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"baton/ee"
 	"baton/enclosure/plan"
@@ -17,6 +18,7 @@ func (e *Enclosure) Attach(ctx context.Context, r AttachRequest) (Attached, erro
 	if r.Wait < 0 || r.Wait > MaxWait {
 		return Attached{}, e.refused(r.By, bad(fmt.Sprintf("wait is %v, want 0..%v", r.Wait, MaxWait), ""))
 	}
+	known := e.roster.Load()
 	vm, slots, err := e.setOf(r.VM, r.Slots)
 	if err != nil {
 		return Attached{}, e.refused(r.By, err)
@@ -29,6 +31,10 @@ func (e *Enclosure) Attach(ctx context.Context, r AttachRequest) (Attached, erro
 		return Attached{}, e.refused(r.By, err)
 	}
 	defer e.release(slots...)
+	if err := e.bindAs(known, slots, host.Group); err != nil {
+		return Attached{}, e.refused(r.By, err)
+	}
+	defer e.bind(slots, 0)
 	if err := e.mayAssign(vm, host, slots, nil); err != nil {
 		return Attached{}, e.refused(r.By, err)
 	}
@@ -98,6 +104,7 @@ func (e *Enclosure) startInPlace(ctx context.Context, vm VMConfig, slots []*slot
 		recs = append(recs, e.evidenceRecord(s, ev))
 	}
 	recs = append(recs, e.startRecord(start))
+	recs = append(recs, e.keptStarts(slots)...)
 	if err := e.put(ctx, nvm.Urgent, recs...); err != nil {
 		return Attached{}, err
 	}
@@ -108,6 +115,37 @@ func (e *Enclosure) startInPlace(ctx context.Context, vm VMConfig, slots []*slot
 	}
 	e.emit(Event{Kind: "attach", VM: vm.Name, Text: fmt.Sprintf("%s: %v are here already; a new start", vm.Name, names(slots)), By: by})
 	return e.attached(slots, start.Nonce), nil
+}
+
+// keptStarts puts what a start of slots displaces in the store under other
+// keys: a start is kept under the lowest of its slots, and another slot's latest
+// one may be under the same.
+func (e *Enclosure) keptStarts(slots []*slot) []record {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var left []plan.Start
+	for _, s := range e.slots {
+		if s.st.Start == nil || slices.Contains(slots, s) {
+			continue
+		}
+		i := slices.IndexFunc(left, func(o plan.Start) bool { return o.Serial == s.st.Start.Serial })
+		if i < 0 {
+			i = len(left)
+			left = append(left, *s.st.Start)
+			left[i].Slots = 0
+		}
+		left[i].Slots = left[i].Slots.With(s.index)
+	}
+	var recs []record
+	for _, o := range left {
+		for _, s := range e.slots {
+			if o.Slots.Has(s.index) && s.st.Start.Slots != o.Slots {
+				recs = append(recs, e.startRecord(o))
+				break
+			}
+		}
+	}
+	return recs
 }
 
 // Release ends a VM's use of its slots.

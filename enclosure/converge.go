@@ -47,6 +47,7 @@ type pass struct {
 type failure struct {
 	committed bool // links may be on
 	err       *Error
+	unread    bool // nothing was done: a slot could not be read, all others are as they should be
 }
 
 func (f *failure) Error() string { return f.err.Error() }
@@ -75,7 +76,7 @@ func (p *pass) run(ctx context.Context) *failure {
 	}
 	for _, phase := range []func(context.Context) *Error{p.breakLinks, p.leaveVLANs, p.resetDevices, p.writeBlocks, p.reload, p.resetDoubtful, p.joinVLANs} {
 		if err := phase(ctx); err != nil {
-			return &failure{false, err}
+			return &failure{err: err}
 		}
 	}
 	return p.makeLinks(ctx)
@@ -150,15 +151,36 @@ func (p *pass) breakLinks(ctx context.Context) *Error {
 		return err
 	}
 	if n := p.count(plan.DoCut); n > 0 {
-		p.step("cut", fmt.Sprintf("links of %d slots down, read back; bus mastering off", n))
+		p.step("cut", cutText(p.items, n))
 	}
 	return nil
+}
+
+// cutText says what the break was, and no more than was read back.
+func cutText(items []*item, n int) string {
+	blind := 0
+	for _, it := range items {
+		if it.do.Has(plan.DoCut) && !it.s.can(ee.CapLinkControl) {
+			blind++
+		}
+	}
+	if blind > 0 {
+		return fmt.Sprintf("cut: unconfirmed of %d slots, their engines were made to load %q", blind, "free")
+	}
+	return fmt.Sprintf("links of %d slots down, read back; bus mastering off", n)
 }
 
 // cutTries is how often a link that stays up is switched off again.
 const cutTries = 3
 
 func (p *pass) cutLink(ctx context.Context, it *item) error {
+	if it.live == (ee.Observation{}) {
+		// What is not read can not be kept: device power is in CONTROL too.
+		var err error
+		if it.live, err = p.e.observe(ctx, it.s); err != nil {
+			return p.uncut(ctx, it, err)
+		}
+	}
 	control := it.want.Control(it.live.Control)&^uint8(ee.CtlLink) | ee.CtlQuiesce
 	if it.keep {
 		control |= ee.CtlHold
@@ -188,6 +210,11 @@ func (p *pass) cutLink(ctx context.Context, it *item) error {
 		p.e.noteCut(it.s, "confirmed")
 		return it.s.hardware("the engine takes no command; its link is off, read back", err)
 	}
+	return p.uncut(ctx, it, err)
+}
+
+// uncut is what is left where an engine does not take its link off.
+func (p *pass) uncut(ctx context.Context, it *item, err error) error {
 	if p.e.cutByVLAN(ctx, it.s) {
 		it.cut = true
 		p.e.noteCut(it.s, "confirmed")
@@ -313,6 +340,13 @@ func (p *pass) resetDevices(ctx context.Context) *Error {
 	}
 	err := p.stages(ctx, ^plan.Diff(0),
 		resets(func(ctx context.Context, it *item) error {
+			// Once more, after the cut: a reset that the host sent before it
+			// must not pass for the agent's.
+			o, err := p.e.observe(ctx, it.s)
+			if err != nil {
+				return err
+			}
+			it.live = o
 			return it.s.engine.ResetDevice(ctx, it.live.Control)
 		}),
 		resets(func(ctx context.Context, it *item) error {
@@ -404,10 +438,12 @@ func (p *pass) endLoad(ctx context.Context, it *item) error {
 	it.live.Control, it.live.Status, it.live.Latch, it.live.Group, it.live.Resets = o.Control, o.Status, o.Latch, o.Group, o.Resets
 	// Latches and counters once more: what came between the first look and the
 	// cut is found here, while nobody is connected.
-	if it.want.Show&ee.ShowTarget != 0 && (o.Resets != before.Resets || o.Latch != before.Latch) {
+	// A link that the server lost meanwhile is none of it: the device was held.
+	seen := o.Latch &^ before.Latch & (ee.LatchPowerLost | ee.LatchRestarted | ee.LatchReset)
+	if it.want.Show&ee.ShowTarget != 0 && (o.Resets != before.Resets || seen != 0) {
 		it.want.Show &^= ee.ShowTarget | ee.ShowPowerKept
 		it.doubt = plan.WhyReset
-		if o.Latch&^before.Latch&ee.LatchRestarted != 0 {
+		if seen&ee.LatchRestarted != 0 {
 			it.doubt = plan.WhyRestarted
 		}
 		it.reset = true
@@ -456,8 +492,11 @@ func (p *pass) makeLinks(ctx context.Context) *failure {
 		}
 		peer := p.e.peerOf(it.want.Block.Group)
 		if peer == nil || peer.Fenced || (peer.MAC != it.want.Peer && !bug.Is(bug.OneOwner)) {
-			return &failure{false, p.e.fencedError(it.want.Block.Group)}
+			return &failure{err: p.e.fencedError(it.want.Block.Group)}
 		}
+	}
+	if err := p.strangers(ctx); err != nil {
+		return &failure{committed: true, err: err}
 	}
 	err := p.stages(ctx, plan.DoConnect|plan.DoShow, func(ctx context.Context, it *item) error {
 		if !it.s.can(ee.CapLinkControl) {
@@ -471,7 +510,7 @@ func (p *pass) makeLinks(ctx context.Context) *failure {
 		return err
 	})
 	if err != nil {
-		return &failure{true, err}
+		return &failure{committed: true, err: err}
 	}
 	if p.count(plan.DoConnect) > 0 {
 		for _, it := range p.items {
@@ -482,6 +521,33 @@ func (p *pass) makeLinks(ctx context.Context) *failure {
 		p.step("linked", fmt.Sprintf("links of %d slots on", p.count(plan.DoConnect)))
 	}
 	return nil
+}
+
+// strangers keeps links off where an engine that takes any peer sees one that
+// is not the target's. It is retried like an engine that does not obey.
+func (p *pass) strangers(ctx context.Context) *Error {
+	return p.stages(ctx, plan.DoConnect, func(ctx context.Context, it *item) error {
+		if !it.want.Link || it.s.can(ee.CapExpectPeer) || !it.s.can(ee.CapStatus|ee.CapLinkControl) {
+			return nil
+		}
+		peer, err := it.s.engine.Peer(ctx)
+		if err != nil {
+			return it.s.hardware("the engine can not be read", err)
+		}
+		if !peer.MAC.IsZero() && peer.MAC != it.want.Peer {
+			return it.s.foreignError(peer.MAC, it.want.Peer)
+		}
+		return nil
+	})
+}
+
+// foreignError is for an engine that sees a peer which is not its host's.
+func (s *slot) foreignError(found, want ee.MAC) *Error {
+	return &Error{
+		Code: CodeForeignPeer, Slot: s.cfg.Name, Where: s.where(), Retry: true,
+		What: fmt.Sprintf("engine %s is at the other end, which is not the target's %s", found, want),
+		Next: "take the group away from the server that should not have it",
+	}
 }
 
 func (e *Enclosure) fencedError(group uint16) *Error {
@@ -518,7 +584,7 @@ func (p *pass) cutAll(ctx context.Context) *Error {
 	perBus(p.items, func(its []*item) {
 		for _, it := range its {
 			it.err = nil
-			if it.s.fault != nil {
+			if it.s.fault != nil && !it.s.trusted {
 				// Somebody else may be at that address: nothing is written.
 				it.err = it.s.fault
 				p.e.noteCut(it.s, "unconfirmed")

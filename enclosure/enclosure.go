@@ -36,6 +36,8 @@ type Enclosure struct {
 	moves      map[ee.UUID]*Move        // of this run of the agent, with their steps
 	order      []ee.UUID                // of moves, oldest first
 	fencing    map[string]chan struct{} // closed at the host's next fence
+	hostWrite  chan struct{}            // full while a host's record is written
+	hostLocks  map[string]chan struct{} // full = a fence or unfence of the host is under way
 	pending    map[string][]*slot       // host -> slots whose cut from it is not confirmed
 	assignedAt time.Time                // of the last assignment
 	events     []Event
@@ -62,6 +64,8 @@ func Open(ctx context.Context, cfg Config, opt Options) (*Enclosure, error) {
 		started:    time.Now(),
 		moves:      map[ee.UUID]*Move{},
 		fencing:    map[string]chan struct{}{},
+		hostLocks:  map[string]chan struct{}{},
+		hostWrite:  make(chan struct{}, 1),
 		pending:    map[string][]*slot{},
 		distrusted: map[string]bool{},
 		changed:    make(chan struct{}),
@@ -89,7 +93,9 @@ func Open(ctx context.Context, cfg Config, opt Options) (*Enclosure, error) {
 		return e, ctx.Err()
 	}
 	if err := e.nameSlots(ctx); err != nil {
-		return e, ctx.Err() // e.problem says what
+		e.problem = e.asError(err)
+		e.emit(Event{Kind: "store", Code: string(CodeStore), Text: e.problem.Error()})
+		return e, ctx.Err()
 	}
 	e.recoverAll(ctx, !opt.SameBoot)
 	return e, ctx.Err()
@@ -124,9 +130,8 @@ func (e *Enclosure) openStore(ctx context.Context, opt Options) *Error {
 		e.distrustAll()
 		e.emit(Event{Kind: "store", Text: p})
 	}
-	if lostRecords(report) {
-		e.distrustAll()
-		e.emit(Event{Kind: "store", Text: "the store has damaged pages; every host starts fenced until it is unfenced"})
+	if len(report.Damaged) > 0 {
+		e.emit(Event{Kind: "store", Text: fmt.Sprintf("%s: %d damaged pages; what was in them is lost, what can be told of it is told", sc.Name, len(report.Damaged))})
 	}
 	return nil
 }
@@ -203,9 +208,16 @@ func (e *Enclosure) identifyEngine(ctx context.Context, s *slot) *Error {
 		return nil
 	}
 	id, err := s.engine.Identity(ctx)
+	fault := s.notTheEngine(id, err)
 	e.mu.Lock()
 	s.identity = id
+	s.trusted = fault == nil
 	e.mu.Unlock()
+	return fault
+}
+
+// notTheEngine compares what was read with what is configured.
+func (s *slot) notTheEngine(id ee.Identity, err error) *Error {
 	switch {
 	case errors.Is(err, ee.ErrWrongID):
 		return s.notIts("what answers is not the engine", err)
@@ -253,7 +265,7 @@ func (e *Enclosure) usable(s *slot) error {
 	if s.blocked != nil {
 		return &Error{
 			Code: CodeBlocked, Slot: s.cfg.Name, What: "the slot is blocked: " + s.blocked.reason.Error(),
-			State: "its set is cut and held", Next: "mend the cause: it is tried again by itself; or baton move resolve", Retry: true,
+			State: "its set is cut and held", Next: "mend the cause: it is tried again by itself", Retry: true,
 		}
 	}
 	return nil
@@ -267,7 +279,3 @@ func contains(names []string, n string) bool {
 	}
 	return false
 }
-
-// lostRecords tells whether acknowledged records may be missing: a page is
-// damaged in which no write can have been under way.
-func lostRecords(r nvm.Report) bool { return len(r.Damaged) > 1 }

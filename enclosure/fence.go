@@ -2,6 +2,7 @@ package enclosure
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -19,10 +20,17 @@ func (e *Enclosure) Fence(ctx context.Context, host, by string) (Fenced, error) 
 	if h == nil {
 		return Fenced{}, e.refused(by, unknownHost(host))
 	}
+	// Of one host one after the other, to the end of the cut: an unfence that
+	// was asked for an older fence must not be written over a newer one.
+	done, err := e.lockHost(ctx, host)
+	if err != nil {
+		return Fenced{}, e.refused(by, err)
+	}
+	defer done()
 	rec, _ := e.fenced(host)
 	rec.Fenced = true
 	rec.Epoch++
-	if err := e.put(context.WithoutCancel(ctx), nvm.Urgent, e.hostRecord(host, rec)); err != nil {
+	if err := e.putHost(context.WithoutCancel(ctx), host, rec); err != nil {
 		return Fenced{}, e.refused(by, err)
 	}
 	e.emit(Event{Kind: "fence", Host: host, Text: fmt.Sprintf("%s: fence %d recorded, cutting", host, rec.Epoch), By: by})
@@ -36,13 +44,16 @@ func (e *Enclosure) Fence(ctx context.Context, host, by string) (Fenced, error) 
 	slots := e.concerned(h.Group)
 	if err := e.acquire(ctx, "fence "+host, true, slots...); err != nil {
 		e.setPending(host, slots)
-		return Fenced{}, e.refused(by, err)
+		known := e.asError(errors.Join(err, e.callRoll(context.WithoutCancel(ctx))))
+		known.State = host + " is fenced and gets no new link; the cut goes on being tried"
+		return Fenced{}, e.refused(by, known)
 	}
 	// Once begun it is carried through, whoever waits for it.
-	work, cancel := context.WithTimeout(context.WithoutCancel(ctx), opTimeout)
-	cut, err := e.completeFence(work, *h)
-	cancel()
+	cut, err := e.completeFence(context.WithoutCancel(ctx), *h)
 	e.release(slots...)
+	if rollErr := e.callRoll(context.WithoutCancel(ctx)); err == nil {
+		err = rollErr
+	}
 	if err != nil {
 		return Fenced{}, e.refused(by, err)
 	}
@@ -57,11 +68,16 @@ func (e *Enclosure) Unfence(ctx context.Context, host string, epoch uint32, by s
 	if h == nil {
 		return e.refused(by, unknownHost(host))
 	}
+	done, err := e.lockHost(ctx, host)
+	if err != nil {
+		return e.refused(by, err)
+	}
+	defer done()
 	rec, _ := e.fenced(host)
 	if rec.Epoch != epoch {
 		return e.refused(by, &Error{
 			Code: CodeStaleUnfence, What: fmt.Sprintf("%s was fenced again: its fence is %d, not %d", host, rec.Epoch, epoch),
-			State: "it stays fenced", Next: "find out who fenced it (baton log), then unfence that fence",
+			State: "it stays fenced", Next: "find out who fenced it (baton events), then unfence that fence",
 		})
 	}
 	e.mu.Lock()
@@ -75,7 +91,10 @@ func (e *Enclosure) Unfence(ctx context.Context, host string, epoch uint32, by s
 		})
 	}
 	rec.Fenced = false
-	if err := e.put(ctx, nvm.Urgent, e.hostRecord(host, rec)); err != nil {
+	if err := e.putHost(ctx, host, rec); err != nil {
+		return e.refused(by, err)
+	}
+	if err := e.callRoll(ctx); err != nil {
 		return e.refused(by, err)
 	}
 	e.mu.Lock()
@@ -83,6 +102,26 @@ func (e *Enclosure) Unfence(ctx context.Context, host string, epoch uint32, by s
 	e.mu.Unlock()
 	e.emit(Event{Kind: "unfence", Host: host, Text: host + ": unfenced", By: by})
 	return nil
+}
+
+// lockHost waits until no other fence or unfence of host is under way.
+func (e *Enclosure) lockHost(ctx context.Context, host string) (done func(), err error) {
+	e.mu.Lock()
+	l := e.hostLocks[host]
+	if l == nil {
+		l = make(chan struct{}, 1)
+		e.hostLocks[host] = l
+	}
+	e.mu.Unlock()
+	select {
+	case l <- struct{}{}:
+		return func() { <-l }, nil
+	case <-ctx.Done():
+		return nil, &Error{
+			Code: CodeBusy, What: "another fence or unfence of " + host + " is under way", Err: ctx.Err(),
+			State: "nothing was changed", Next: "try again", Retry: true,
+		}
+	}
 }
 
 // concerned are the slots that a fence of a group waits for: those of the
@@ -102,10 +141,19 @@ func (e *Enclosure) concerned(group uint16) []*slot {
 	return slots
 }
 
-// uncutFrom tells whether the records took s from a group to nobody, and it was
-// not seen to be cut since. Enclosure.mu is held.
+// uncutFrom tells whether s may still be linked with a group that the records
+// no longer give it to: they took it from there to nobody and no cut was seen,
+// or the engine runs with a block of that group. What the page says counts, not
+// the last record but one: an undo that met a fence has the failed move between.
+// Enclosure.mu is held.
 func (s *slot) uncutFrom(group uint16) bool {
-	return s.st.Now.To == ee.GroupFree && s.st.Prior != nil && s.st.Prior.To == group && s.cut != "confirmed"
+	if s.cut == "confirmed" || s.st.Now.To == group || !s.st.Known() {
+		return false
+	}
+	if s.st.Now.To == ee.GroupFree && s.st.Prior != nil && s.st.Prior.To == group {
+		return true
+	}
+	return s.block != nil && s.block.Group == group
 }
 
 // confirmable tells whether a cut of s can be read back.
@@ -157,14 +205,20 @@ func (e *Enclosure) completeFence(ctx context.Context, h HostConfig) ([]string, 
 		return nil, nil
 	}
 	// The cut comes first: it is what is waited for, and it needs no record.
-	open, p := e.cutFrom(ctx, h, all)
+	// Each step has a time of its own: a bus on which all transfers time out
+	// must not use up that of the record.
+	cutting, cancel := context.WithTimeout(ctx, opTimeout)
+	open, p := e.cutFrom(cutting, h, all)
+	cancel()
 	if len(slots) > 0 {
 		if err := e.put(ctx, nvm.Urgent, e.holdRecords(slots)...); err != nil {
 			e.setPending(h.Name, all)
 			return nil, err
 		}
 	}
-	e.settleEach(ctx, p, all)
+	settling, cancel := context.WithTimeout(ctx, opTimeout)
+	defer cancel()
+	e.settleEach(settling, p, all)
 	if open != nil {
 		return nil, open
 	}
@@ -186,18 +240,23 @@ func (e *Enclosure) settleEach(ctx context.Context, p *pass, slots []*slot) {
 func (e *Enclosure) cutFrom(ctx context.Context, h HostConfig, slots []*slot) (*Error, *pass) {
 	items := make([]*item, len(slots))
 	for i, s := range slots {
-		if s.fault != nil {
-			e.comeBack(ctx, s)
-		}
 		items[i] = &item{s: s, live: s.live, keep: e.policyOf(e.state(s)) != plan.Never}
-		if s.fault == nil && s.can(ee.CapStatus) {
-			if o, err := e.observe(ctx, s); err == nil {
-				items[i].live = o
-			}
-		}
 	}
 	p := e.newPass(items, nil)
-	p.cutAll(ctx)
+	// Bus by bus, and no bus waits for another to be read.
+	perBus(items, func(its []*item) {
+		for _, it := range its {
+			if it.s.fault != nil {
+				e.comeBack(ctx, it.s)
+			}
+			if (it.s.fault == nil || it.s.trusted) && it.s.can(ee.CapStatus) {
+				if o, err := e.observe(ctx, it.s); err == nil {
+					it.live = o
+				}
+			}
+		}
+		e.newPass(its, nil).cutAll(ctx)
+	})
 	var open []*slot
 	var first *Error
 	for _, it := range items {

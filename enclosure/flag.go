@@ -52,7 +52,7 @@ func (e *Enclosure) Verdict(ctx context.Context, name string) (plan.Verdict, err
 	}
 	short, cancel := context.WithTimeout(ctx, lockWait)
 	defer cancel()
-	if err := e.acquire(short, "verdict", true, s); err != nil {
+	if err := e.acquire(short, pollHolder, true, s); err != nil {
 		v := plan.Judge(e.state(s), nil)
 		v.Reason = "another operation is under way on this slot"
 		return v, nil
@@ -141,6 +141,9 @@ func (e *Enclosure) arm(ctx context.Context, s *slot, r ArmRequest) (plan.Arming
 	if _, err := plan.Next(st.Flag(), on, true); err != nil {
 		return plan.Arming{}, wrongState(s, err)
 	}
+	if st.Now.To == ee.GroupFree {
+		return plan.Arming{}, wrongState(s, errors.New("the slot is with no host: there is nothing to arm"))
+	}
 	if st.Flag() == plan.Armed {
 		base, _ := st.Baseline()
 		return plan.Arming{Proof: true, Flag: plan.Armed, Base: base, ID: st.Evidence.ID}, nil
@@ -149,6 +152,11 @@ func (e *Enclosure) arm(ctx context.Context, s *slot, r ArmRequest) (plan.Arming
 	before, err := e.observe(ctx, s)
 	if err != nil {
 		return plan.Arming{}, s.hardware("the engine can not be read", err)
+	}
+	if r.Seen != nil {
+		if err := inUse(s, st, before); err != nil {
+			return plan.Arming{}, err
+		}
 	}
 	if _, _, err := s.engine.Set(ctx, before.Control|ee.CtlGuard|ee.CtlHold); err != nil {
 		return plan.Arming{}, s.hardware("the guard could not be put on", err)
@@ -227,6 +235,9 @@ func (e *Enclosure) Disarm(ctx context.Context, slotName string, id ee.UUID, by 
 	if _, err := plan.Next(st.Flag(), plan.Disarming, true); err != nil {
 		return e.refused(by, wrongState(s, err))
 	}
+	if st.Evidence == nil || st.Now.To == ee.GroupFree {
+		return e.refused(by, wrongState(s, errors.New("the slot is held, nobody armed it")))
+	}
 	if !st.Evidence.ID.IsZero() && st.Evidence.ID != id {
 		return e.refused(by, &Error{Code: CodeStaleNonce, Slot: slotName, What: "the slot was armed by " + st.Evidence.ID.String(), State: "nothing was changed", Next: "quote that arming's ID"})
 	}
@@ -294,6 +305,9 @@ func (e *Enclosure) alive(ctx context.Context, s *slot, r AliveRequest) error {
 	if err != nil {
 		return s.hardware("the engine can not be read", err)
 	}
+	if err := inUse(s, st, o); err != nil {
+		return err
+	}
 	if err := e.valuesAre(s, o, r.Seen); err != nil {
 		return err
 	}
@@ -306,6 +320,22 @@ func (e *Enclosure) alive(ctx context.Context, s *slot, r AliveRequest) error {
 		return nil
 	}
 	return e.prove(ctx, s, r.Seen.Resets)
+}
+
+// inUse refuses to take a proof that a VM uses a device where it can not, or
+// where what it had there may be gone: a start waits for its ack, the link is
+// down (QEMU holds on to what it can no longer reach), or the engine restarted
+// or the device lost power since the last ack, which clears those latches.
+func inUse(s *slot, st plan.Slot, o ee.Observation) *Error {
+	switch {
+	case st.Awaited():
+		return wrongState(s, errors.New("no proof is accepted between a start and its ack"))
+	case o.Status&ee.StatLink == 0:
+		return wrongState(s, errors.New("the link is down: nobody can be using the device"))
+	case st.Acked() && o.Latch&(ee.LatchRestarted|ee.LatchPowerLost) != 0:
+		return wrongState(s, errors.New("engine or device went down since the last ack"))
+	}
+	return nil
 }
 
 // valuesAre refuses what was said of other values than the engine's present
@@ -352,18 +382,22 @@ func (e *Enclosure) ack(ctx context.Context, s *slot, r AckRequest) error {
 			State: "nothing was changed: the slot still waits for the ack of its latest start", Next: "attach again and quote what it returns",
 		}
 	}
+	if !st.Awaited() {
+		// A repeat: whatever became of the flag since, that start was
+		// acknowledged once. Page and shown flag may not have followed the first.
+		return e.followAck(ctx, s)
+	}
 	to, err := plan.Next(st.Flag(), plan.Acking, true)
 	if err != nil {
 		return wrongState(s, err)
-	}
-	if st.Flag() == to && st.Evidence.ID == r.Nonce {
-		// A repeat; page and shown flag may not have followed the first.
-		return e.followAck(ctx, s)
 	}
 	if s.can(ee.CapStatus | ee.CapLatches) {
 		o, err := e.observe(ctx, s)
 		if err != nil {
 			return s.hardware("the engine can not be read", err)
+		}
+		if o.Status&ee.StatLink == 0 {
+			return wrongState(s, errors.New("the link is down: the VM can not be using the device"))
 		}
 		if err := e.valuesAre(s, o, r.Seen); err != nil {
 			return err
@@ -388,6 +422,9 @@ func (e *Enclosure) ack(ctx context.Context, s *slot, r AckRequest) error {
 		}
 	}
 	ev := plan.Evidence{Flag: to, Gen: st.Now.Gen, Base: r.Seen, ID: r.Nonce, Acked: true}
+	if st.Start != nil {
+		ev.Start = st.Start.Serial
+	}
 	if err := e.put(ctx, nvm.Urgent, e.evidenceRecord(s, ev)); err != nil {
 		return err
 	}
@@ -409,17 +446,17 @@ func (e *Enclosure) followAck(ctx context.Context, s *slot) error {
 func (e *Enclosure) follow(ctx context.Context, s *slot) *failure {
 	if s.can(ee.CapStatus) {
 		if _, err := e.observe(ctx, s); err != nil {
-			return &failure{false, s.hardware("the engine can not be read", err)}
+			return &failure{err: s.hardware("the engine can not be read", err)}
 		}
 	}
 	st := e.state(s)
 	guard := e.policyOf(st).Guard(st.Flag(), st.Held())
 	if s.can(ee.CapResetGuard) && !guard.Guard && s.live.Control&ee.CtlGuard != 0 {
 		if _, _, err := s.engine.Set(ctx, s.live.Control&^ee.CtlGuard); err != nil {
-			return &failure{false, s.hardware("the guard could not be put off", err)}
+			return &failure{err: s.hardware("the guard could not be put off", err)}
 		}
 		if _, err := e.observe(ctx, s); err != nil {
-			return &failure{false, s.hardware("the engine can not be read", err)}
+			return &failure{err: s.hardware("the engine can not be read", err)}
 		}
 	}
 	_, f := e.converge(ctx, []*slot{s}, false)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -45,6 +46,9 @@ func (e *Enclosure) assignmentRecord(a plan.Assignment) record {
 }
 
 func (e *Enclosure) evidenceRecord(s *slot, ev plan.Evidence) record {
+	if prev := e.state(s).Evidence; ev.Start == 0 && prev != nil {
+		ev.Start = prev.Start
+	}
 	return record{
 		nvm.Record{Key: plan.SlotKey(plan.PrefixEvidence, s.index), Value: ev.Encode()},
 		func(*Enclosure) { s.st.Evidence = &ev },
@@ -65,17 +69,45 @@ func (e *Enclosure) nextSerial() uint32 {
 func (e *Enclosure) learnStart(st plan.Start) {
 	e.serial = max(e.serial, st.Serial)
 	for _, s := range e.slots {
-		if st.Slots.Has(s.index) && (s.st.Start == nil || s.st.Start.Serial < st.Serial) {
+		if st.Slots.Has(s.index) && (s.st.Start == nil || s.st.Start.Serial <= st.Serial) {
 			s.st.Start = &st
 		}
 	}
 }
 
+// hostRecord is a change of a host; rollRecord must follow it.
 func (e *Enclosure) hostRecord(name string, h plan.Host) record {
+	e.mu.Lock()
+	h.Serial = plan.RollOf(e.hosts).Serial + 1
+	e.mu.Unlock()
 	return record{
 		nvm.Record{Key: plan.PrefixHost + name, Value: h.Encode()},
 		func(e *Enclosure) { e.hosts[name] = h },
 	}
+}
+
+// putHost writes a change of a host. Changes have the store one after the
+// other, so that each has a serial number of its own.
+func (e *Enclosure) putHost(ctx context.Context, name string, h plan.Host) error {
+	select {
+	case e.hostWrite <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-e.hostWrite }()
+	return e.put(ctx, nvm.Urgent, e.hostRecord(name, h))
+}
+
+// callRoll writes the roll of the hosts, after a change of one.
+func (e *Enclosure) callRoll(ctx context.Context) error {
+	return e.put(ctx, nvm.Urgent, e.rollRecord())
+}
+
+// rollRecord is the roll of the hosts as they are known now.
+func (e *Enclosure) rollRecord() record {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return record{nvm.Record{Key: plan.KeyRoll, Value: plan.RollOf(e.hosts).Encode()}, func(*Enclosure) {}}
 }
 
 // releasedRecord marks that the VM of s no longer uses it, or with false that
@@ -120,33 +152,65 @@ func (e *Enclosure) begin(ctx context.Context, class nvm.Class, recs ...record) 
 	}
 	p, err := e.store.Begin(ctx, class, batch...)
 	if err != nil {
-		return nil, e.storeError(err)
+		known := e.storeError(err)
+		if errors.Is(err, nvm.ErrUnknown) {
+			e.mu.Lock()
+			e.problem = known // as in finish
+			e.mu.Unlock()
+		} else {
+			known.State, known.Next = "nothing was changed", "see baton status, then try again"
+		}
+		return nil, known
 	}
 	return &writing{e, p, recs}, nil
 }
 
 // finish waits for the write cycle, reads back and applies.
 func (w *writing) finish(ctx context.Context) error {
+	err := w.settle(ctx)
+	if err == nil {
+		w.apply()
+	}
+	return err
+}
+
+// settle waits for the write cycle and reads back. It lets go of the store.
+func (w *writing) settle(ctx context.Context) error {
 	err := w.p.Finish(ctx)
+	if err == nil {
+		return nil
+	}
 	w.e.mu.Lock()
 	defer w.e.mu.Unlock()
-	if err != nil {
-		// Nothing may build on a record of which nobody knows whether it is there.
-		w.e.problem = w.e.storeError(err)
-		return w.e.problem
+	// Nothing may build on a record of which nobody knows whether it is there.
+	w.e.problem = w.e.storeError(err)
+	return w.e.problem
+}
+
+// storeHold is how long a batch that has been handed over may keep the store
+// from others while its caller reads the hardware.
+const storeHold = 20 * time.Millisecond
+
+// durable settles the batch once ready is closed, or after storeHold: a bus on
+// which nothing answers must not hold up another host's fence.
+func (w *writing) durable(ctx context.Context, ready <-chan struct{}) error {
+	t := time.NewTimer(storeHold)
+	defer t.Stop()
+	select {
+	case <-ready:
+	case <-t.C:
 	}
+	return w.settle(context.WithoutCancel(ctx))
+}
+
+// apply takes the batch into memory.
+func (w *writing) apply() {
+	w.e.mu.Lock()
+	defer w.e.mu.Unlock()
 	for _, r := range w.recs {
 		r.then(w.e)
 	}
 	w.e.prune()
-	return nil
-}
-
-// discard ends the batch without taking it into memory: what was written is to
-// be overwritten next.
-func (w *writing) discard(ctx context.Context) error {
-	w.recs = nil
-	return w.finish(ctx)
 }
 
 func (e *Enclosure) storeError(err error) *Error {
@@ -231,10 +295,27 @@ func (e *Enclosure) prune() {
 	}
 	gens := slices.Sorted(maps.Keys(e.all))
 	moves := map[ee.UUID]bool{}
+	starts := map[ee.UUID]bool{} // nonces are nobody's to ask for
+	for _, a := range e.all {
+		starts[a.ID] = starts[a.ID] || a.Kind == plan.KindAttach
+	}
+	// A slot that the configuration does not name today keeps its last
+	// generation all the same.
+	absent := ^plan.SlotSet(0)
+	for _, s := range e.slots {
+		absent &^= plan.SlotSet(0).With(s.index)
+	}
 	for _, g := range slices.Backward(gens) {
 		a := e.all[g]
+		if a.Kind != plan.KindCancel && a.Slots&absent != 0 {
+			needed[g] = true
+			absent &^= a.Slots
+		}
 		switch a.Kind {
-		case plan.KindMove, plan.KindAttach, plan.KindUndo, plan.KindCancel:
+		case plan.KindMove, plan.KindUndo, plan.KindCancel, plan.KindFence:
+			if a.ID.IsZero() || starts[a.ID] {
+				break
+			}
 			if !moves[a.ID] && len(moves) < keptMoves {
 				moves[a.ID] = true
 			}
@@ -258,6 +339,7 @@ func (e *Enclosure) load() (problems []string) {
 	for _, s := range e.slots {
 		at[s.index] = s
 	}
+	var roll *plan.Roll
 	read := func(key string, value []byte) error {
 		var s *slot
 		if len(key) == 2 {
@@ -274,6 +356,7 @@ func (e *Enclosure) load() (problems []string) {
 			ev, err := plan.DecodeEvidence(value)
 			if err == nil && s != nil {
 				s.st.Evidence = &ev
+				s.leaseEnd = time.Now().Add(time.Duration(ev.Lease) * time.Second)
 			}
 			return err
 		case plan.PrefixStart:
@@ -295,6 +378,12 @@ func (e *Enclosure) load() (problems []string) {
 				e.hosts[key[1:]] = h
 			}
 			return err
+		case plan.KeyRoll:
+			r, err := plan.DecodeRoll(value)
+			if err == nil {
+				roll = &r
+			}
+			return err
 		}
 		return nil
 	}
@@ -305,6 +394,9 @@ func (e *Enclosure) load() (problems []string) {
 	}
 	for _, g := range slices.Sorted(maps.Keys(e.all)) {
 		e.learn(e.all[g])
+	}
+	if !roll.Complete(e.hosts) {
+		problems = append(problems, "records of hosts were lost: every host counts as fenced until it is unfenced")
 	}
 	e.nextGen = max(e.nextGen, 1)
 	e.prune()
@@ -361,7 +453,7 @@ func (e *Enclosure) nameSlots(ctx context.Context) error {
 	if len(recs) == 0 {
 		return nil
 	}
-	return e.put(ctx, nvm.Normal, recs...)
+	return e.put(ctx, nvm.Urgent, recs...) // nothing works without
 }
 
 // fenced tells whether a host is fenced now, and its record.

@@ -27,6 +27,7 @@ func (e *Enclosure) Move(ctx context.Context, r MoveRequest) (Move, error) {
 	if r.Wait < 0 || r.Wait > MaxWait {
 		return Move{}, e.refused(r.By, bad(fmt.Sprintf("wait is %v, want 0..%v", r.Wait, MaxWait), ""))
 	}
+	known := e.roster.Load()
 	vm, slots, err := e.setOf(r.VM, r.Slots)
 	if err != nil {
 		return Move{}, e.refused(r.By, err)
@@ -36,26 +37,59 @@ func (e *Enclosure) Move(ctx context.Context, r MoveRequest) (Move, error) {
 		return Move{}, e.refused(r.By, unknownHost(r.To))
 	}
 	a := plan.Assignment{Kind: plan.KindMove, Preserve: r.Preserve && vm.Policy != plan.Never, To: target.Group, VM: vm.UUID, ID: r.ID, Slots: bits(slots)}
-	if m, known := e.MoveByID(r.ID); known && !bug.Is(bug.Once) {
-		if m.VM != r.VM || m.To != r.To || m.Preserve != a.Preserve || !sameNames(m.Slots, names(slots)) {
-			return Move{}, e.refused(r.By, &Error{
-				Code: CodeMoveIDReused, What: fmt.Sprintf("move %s is known with other content: %s, %v to %s", r.ID, m.VM, m.Slots, m.To),
-				State: "nothing was changed", Next: "use a new ID for another move",
-			})
-		}
-		return m, nil
+	if m, done, err := e.repeated(a, slots, r); done {
+		return m, err
 	}
 	if err := e.acquire(ctx, "move "+r.VM+" to "+r.To, false, slots...); err != nil {
 		return Move{}, e.refused(r.By, err)
 	}
 	defer e.release(slots...)
+	// Who waited for a lock may have waited for the same request, or for a
+	// change of who has the target's group.
+	if m, done, err := e.repeated(a, slots, r); done {
+		return m, err
+	}
+	if err := e.bindAs(known, slots, target.Group); err != nil {
+		return Move{}, e.refused(r.By, err)
+	}
+	defer e.bind(slots, 0)
 	if err := e.mayAssign(vm, target, slots, r.Expect); err != nil {
 		return Move{}, e.refused(r.By, err)
 	}
 	if a.Preserve && e.isWith(slots, vm.UUID, target.Group) {
-		return e.alreadyThere(a, slots, r), nil
+		return e.alreadyThere(ctx, a, slots, r), nil
 	}
 	return e.assign(ctx, a, slots, *vm, *target, r.Wait, r.By)
+}
+
+// repeated answers a request whose ID is known, with its outcome. One that was
+// refused had no effect: it may be tried again.
+func (e *Enclosure) repeated(a plan.Assignment, slots []*slot, r MoveRequest) (m Move, done bool, err error) {
+	m, known := e.MoveByID(r.ID)
+	if !known || m.State == MoveRefused || bug.Is(bug.Once) {
+		return Move{}, false, nil
+	}
+	if m.VM != r.VM || m.To != r.To || m.Preserve != a.Preserve || !sameNames(m.Slots, names(slots)) {
+		return Move{}, true, e.refused(r.By, &Error{
+			Code: CodeMoveIDReused, What: fmt.Sprintf("move %s is known with other content: %s, %v to %s", r.ID, m.VM, m.Slots, m.To),
+			State: "nothing was changed", Next: "use a new ID for another move",
+		})
+	}
+	return m, true, nil
+}
+
+// bindAs notes which group an operation brings slots to, unless hosts and VMs
+// are no longer those that the request was understood by.
+func (e *Enclosure) bindAs(known *roster, slots []*slot, group uint16) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.roster.Load() != known {
+		return &Error{Code: CodeBusy, What: "hosts or VMs were configured anew while the request waited", State: "nothing was changed", Next: "look with 'baton status' and try again", Retry: true}
+	}
+	for _, s := range slots {
+		s.bound, s.left = group, false
+	}
+	return nil
 }
 
 // isWith tells whether a VM has all of slots on the host with that group.
@@ -70,15 +104,20 @@ func (e *Enclosure) isWith(slots []*slot, vm ee.UUID, group uint16) bool {
 
 // alreadyThere answers a move to where the set is: nothing is cut for it, and
 // nothing is recorded.
-func (e *Enclosure) alreadyThere(a plan.Assignment, slots []*slot, r MoveRequest) Move {
+func (e *Enclosure) alreadyThere(ctx context.Context, a plan.Assignment, slots []*slot, r MoveRequest) Move {
 	m := Move{
 		ID: a.ID, VM: r.VM, Slots: names(slots), From: r.To, To: r.To, State: MoveDone, Preserve: a.Preserve,
 		Generation: ee.Generation{Incarnation: e.inc, Counter: e.state(slots[0]).Now.Gen},
 		Memory:     map[string]plan.Verdict{}, Reason: "the set is there already; nothing was changed",
 	}
 	for _, s := range slots {
+		if s.can(ee.CapStatus) {
+			e.observe(ctx, s) // a failure makes the verdict unknown
+		}
 		m.Memory[s.cfg.Name] = e.judge(s)
 	}
+	kept := m
+	e.remember(&kept)
 	e.emit(Event{Kind: "move", VM: r.VM, Host: r.To, Move: a.ID.String(), Text: fmt.Sprintf("%s: %v are with %s already", r.VM, m.Slots, r.To), By: r.By})
 	return m
 }
@@ -154,7 +193,7 @@ func (e *Enclosure) mayAssign(vm *VMConfig, target *HostConfig, slots []*slot, e
 		case st.Held() && st.Now.VM != vm.UUID:
 			return &Error{
 				Code: CodeHeldForOther, Slot: s.cfg.Name, What: "the slot is held for VM " + e.vmName(st.Now.VM), State: unchanged,
-				Next: fmt.Sprintf("release it if that VM will not come back: baton release %s --free", e.vmName(st.Now.VM)),
+				Next: fmt.Sprintf("release it if that VM will not come back: baton release %s --mode free", e.vmName(st.Now.VM)),
 			}
 		case st.InUse() && st.Now.VM != vm.UUID:
 			return &Error{
@@ -194,8 +233,6 @@ func (e *Enclosure) assign(ctx context.Context, a plan.Assignment, slots []*slot
 		e.emit(Event{Kind: "step", VM: vm.Name, Host: target.Name, Move: a.ID.String(), Text: name + ": " + text, By: by})
 	}
 	e.remember(m)
-	e.bind(slots, target.Group)
-	defer e.bind(slots, 0)
 
 	// The intent's write cycle is the time in which the slots are read.
 	work, cancel := context.WithTimeout(ctx, opTimeout)
@@ -205,26 +242,29 @@ func (e *Enclosure) assign(ctx context.Context, a plan.Assignment, slots []*slot
 		e.forget(m)
 		return Move{}, e.refused(by, err)
 	}
+	looked := make(chan struct{})
+	ended := make(chan error, 1)
+	go func() { ended <- intent.durable(work, looked) }()
 	items, seen := e.look(work, slots)
-	if seen != nil {
+	close(looked)
+	err = <-ended
+	if seen != nil && err == nil {
 		// Nothing was cut: the intent is replaced by its cancellation, and the
 		// slots keep the generation that they have.
-		err := intent.discard(context.WithoutCancel(ctx))
 		a.Kind = plan.KindCancel
-		if err == nil {
-			err = e.put(context.WithoutCancel(ctx), nvm.Urgent, e.assignmentRecord(a))
-		}
-		if err != nil {
-			seen = e.asError(errors.Join(seen, err))
+		if err := e.put(context.WithoutCancel(ctx), nvm.Urgent, e.assignmentRecord(a)); err != nil {
+			seen.Err = errors.Join(seen.Err, fmt.Errorf("and its intent could not be cancelled: %w", err))
+			seen.State = "nothing was cut; the move may be carried out when the agent starts again"
 		}
 		e.end(m, MoveRefused, seen)
 		return Move{}, e.refused(by, seen)
 	}
-	step("checked", fmt.Sprintf("identity, config block and group of %d slots read and agree", len(slots)))
-	if err := intent.finish(work); err != nil {
+	if err != nil {
 		e.forget(m)
 		return Move{}, e.refused(by, err)
 	}
+	step("checked", fmt.Sprintf("identity, config block and group of %d slots read and agree", len(slots)))
+	intent.apply()
 	step("intent", "written and read back")
 
 	p := e.prepare(items, a, vm, step)
@@ -355,7 +395,9 @@ func (e *Enclosure) fail(ctx context.Context, p *pass, f *failure, m *Move, slot
 		state = MoveHeld
 	}
 	if err != nil {
-		p.block(clean, e.asError(fmt.Errorf("%w; and going back failed: %w", f.err, err)))
+		both := *f.err
+		both.Err = errors.Join(f.err.Err, fmt.Errorf("and going back failed: %w", err))
+		p.block(clean, &both)
 		state = MoveBlocked
 	}
 	return e.end(m, state, f.err), nil
@@ -382,8 +424,9 @@ func (e *Enclosure) pushOn(ctx context.Context, p *pass, f *failure, m *Move, wa
 }
 
 const (
-	makeRetry = 100 * time.Millisecond
-	peerPoll  = 2 * time.Millisecond
+	makeRetry    = 100 * time.Millisecond
+	makeRetryMax = 5 * time.Second
+	peerPoll     = 2 * time.Millisecond
 )
 
 // awaitPeers waits until every slot's engine is connected to the target's. A
@@ -392,7 +435,7 @@ const (
 func (e *Enclosure) awaitPeers(ctx context.Context, p *pass, m *Move, wait time.Duration, by string) Move {
 	deadline := time.Now().Add(orDefault(wait))
 	stop := e.fenceSignal(m.To)
-	pausing := time.Duration(peerPoll)
+	pausing, again := peerPoll, makeRetry
 	for {
 		absent, err := e.peers(ctx, p)
 		switch {
@@ -401,11 +444,16 @@ func (e *Enclosure) awaitPeers(ctx context.Context, p *pass, m *Move, wait time.
 			for _, it := range p.items {
 				it.err = nil
 			}
-			if time.Now().Before(deadline) && !waitFor(ctx, stop, makeRetry) {
+			if time.Now().Before(deadline) && !waitFor(ctx, stop, again) {
+				again = min(2*again, makeRetryMax)
 				for _, it := range p.items {
 					st := e.state(it.s)
-					it.do = plan.DoCut | plan.DoConnect | plan.DoWrite
+					it.do = plan.DoCut | plan.DoConnect
 					it.want = plan.Desire(st, e.inc, e.policyOf(st), e.peerOf(st.Now.To))
+					if it.s.block == nil || *it.s.block != it.want.Block {
+						it.do |= plan.DoWrite // once: the flag has changed
+					}
+					it.reset = true // whoever was connected may have left something
 				}
 				if f := p.run(ctx); f == nil {
 					continue
@@ -454,7 +502,7 @@ func (e *Enclosure) peers(ctx context.Context, p *pass) (absent []string, first 
 			case peer.MAC.IsZero() || it.s.live.Status&ee.StatLink == 0:
 				it.err = errAbsent
 			case peer.MAC != it.want.Peer && !bug.Is(bug.OneOwner):
-				it.err = &Error{Code: CodeForeignPeer, Slot: it.s.cfg.Name, Where: it.s.where(), What: fmt.Sprintf("connected to %s, which is not the target's %s", peer.MAC, it.want.Peer), Retry: true}
+				it.err = it.s.foreignError(peer.MAC, it.want.Peer)
 			}
 		}
 	})
@@ -486,8 +534,10 @@ func (e *Enclosure) foreign(ctx context.Context, p *pass, why *Error) {
 func (e *Enclosure) remember(m *Move) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if e.moves[m.ID] == nil {
+		e.order = append(e.order, m.ID)
+	}
 	e.moves[m.ID] = m
-	e.order = append(e.order, m.ID)
 	for len(e.order) > keptMoves {
 		delete(e.moves, e.order[0])
 		e.order = e.order[1:]
@@ -539,23 +589,24 @@ func (e *Enclosure) MoveByID(id ee.UUID) (Move, bool) {
 	if m, ok := e.moves[id]; ok {
 		return copyMove(m), true
 	}
-	var intent, end *plan.Assignment
+	var intent, end *plan.Assignment // the newest of each
 	for _, a := range e.all {
 		if a.ID != id || id.IsZero() {
 			continue
 		}
 		switch a.Kind {
 		case plan.KindMove:
-			intent = &a
-		case plan.KindCancel, plan.KindUndo:
+			if intent == nil || a.Gen > intent.Gen {
+				intent = &a
+			}
+		case plan.KindCancel, plan.KindUndo, plan.KindFence:
 			if end == nil || a.Gen > end.Gen {
 				end = &a
 			}
-		case plan.KindFence:
-			if end == nil {
-				end = &a
-			}
 		}
+	}
+	if intent != nil && end != nil && end.Gen < intent.Gen {
+		end = nil // refused first, then asked for again
 	}
 	if intent == nil && end == nil {
 		return Move{}, false

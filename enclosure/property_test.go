@@ -216,15 +216,16 @@ type witness struct {
 	log   []string
 
 	nonces map[string]ee.UUID // of each slot's latest attach
-	acked  map[string]ee.UUID // what its last ack quoted
+	acked  map[string]ack     // of each slot
 	proofs map[string][]proof
 	sets   []set
 	last   map[string]uint32 // generation counters seen
 	said   map[string]string // of each slot, in the log
 	moveNo int
 
-	flipped   bool // bits of config blocks changed by themselves
-	disturbed bool // something happens under way of the present step
+	dead      map[string]bool // engines
+	flipped   bool            // bits of config blocks changed by themselves
+	disturbed bool            // something happens under way of the present step
 }
 
 // proof is an instant at which a VM was known to run with a slot.
@@ -232,6 +233,12 @@ type proof struct {
 	vm   string
 	at   time.Duration
 	sure bool // the agent said that it has it
+}
+
+// ack is the last ack of a slot's start that may have been taken.
+type ack struct {
+	nonce ee.UUID
+	sure  bool
 }
 
 // set is what was moved together and has not been taken apart by anybody.
@@ -286,8 +293,9 @@ func slotsOf(mask int) (names []string) {
 }
 
 func (w *witness) live(l life) {
+	w.dead = map[string]bool{}
 	w.said = map[string]string{}
-	w.nonces, w.acked, w.proofs, w.last = map[string]ee.UUID{}, map[string]ee.UUID{}, map[string][]proof{}, map[string]uint32{}
+	w.nonces, w.acked, w.proofs, w.last = map[string]ee.UUID{}, map[string]ack{}, map[string][]proof{}, map[string]uint32{}
 	w.leash = &leash{}
 	w.r = rig.New(w.tb, rig.Options{Slots: 3, Switch: l.vlan, Shared: l.shared, ProfileMod: func(p *ee.Profile) { p.Caps &^= l.lacks }, Config: func(c *enclosure.Config) {
 		c.VMs = slices.Clone(c.VMs)
@@ -574,7 +582,7 @@ func (w *witness) act(l life, a action) {
 			w.act(l, action{"alive", a.vm, a.host, a.mask, a.n})
 		}
 	case "boot":
-		w.boot(vm, host)
+		w.boot(l, vm, host)
 	case "ack":
 		for _, n := range slots {
 			if !srv.HoldsDevice(vm, n) {
@@ -589,17 +597,19 @@ func (w *witness) act(l life, a action) {
 			w.mu.Lock()
 			nonce := w.nonces[n]
 			w.mu.Unlock()
-			repeat := w.r.SlotStatus(n).Flag == plan.Spent // proves nothing new, if of the same start
 			err = e.Ack(ctx, enclosure.AckRequest{Slot: n, Nonce: nonce, Gen: w.genOf(n), Seen: v.Now, By: host})
 			w.note("  ack %s: %v", n, err)
 			w.mu.Lock()
-			repeat = repeat && w.acked[n] == nonce
-			if err == nil {
-				w.acked[n] = nonce
+			known := w.acked[n]
+			if taken(err) && !(known.nonce == nonce && known.sure) {
+				w.acked[n] = ack{nonce, err == nil && known.nonce != nonce}
 			}
 			w.mu.Unlock()
-			if !repeat {
+			switch {
+			case known.nonce != nonce:
 				w.proved(n, vm, at, err)
+			case !known.sure: // it may be a repeat, which proves nothing new
+				w.proved(n, vm, at, errKilled)
 			}
 		}
 	case "alive":
@@ -685,8 +695,9 @@ func (w *witness) act(l life, a action) {
 		w.r.W.Slot(one).Restart()
 	case "engine-dies":
 		w.r.W.Slot(one).Kill()
+		w.setDead(one, true)
 	case "engine-replaced":
-		w.r.W.Slot(one).Revive()
+		w.revived(one)
 	case "pull-device":
 		w.r.W.Slot(one).RemoveDevice()
 	case "insert-device":
@@ -718,6 +729,9 @@ func (w *witness) act(l life, a action) {
 		switch a.what {
 		case "nack-data":
 			f.Kind, f.Only, f.Byte = sim.NACKData, sim.WriteOp, 4
+			if f.Addr == 0 || f.Addr == 0x57 || l.shared && f.Addr == 0x20 { // TEMPORARY
+				f.Kind = sim.NACKAddr
+			}
 		case "arbitration":
 			f.Kind, f.For, f.Count = sim.ArbitrationLost, 0, 1+a.n
 		}
@@ -731,6 +745,23 @@ func (w *witness) act(l life, a action) {
 	}
 }
 
+func (w *witness) setDead(slot string, dead bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.dead[slot] = dead
+}
+
+// revived puts an engine back that died.
+func (w *witness) revived(slot string) {
+	w.mu.Lock()
+	dead := w.dead[slot]
+	w.mu.Unlock()
+	if dead {
+		w.r.W.Slot(slot).Revive()
+		w.setDead(slot, false)
+	}
+}
+
 // insert puts a slot's own device back, where it was pulled.
 func (w *witness) insert(slot string) {
 	for _, s := range w.r.W.Spec().Slots {
@@ -741,7 +772,7 @@ func (w *witness) insert(slot string) {
 }
 
 // boot starts a VM with what it has on a host, and looks whose memory it finds.
-func (w *witness) boot(vm, host string) {
+func (w *witness) boot(l life, vm, host string) {
 	srv := w.r.W.Server(host)
 	var have []string
 	for _, n := range w.r.Slots(vm, host) {
@@ -751,6 +782,12 @@ func (w *witness) boot(vm, host string) {
 	}
 	if len(have) == 0 || slices.Contains(srv.VMs(), vm) {
 		return
+	}
+	for _, n := range have {
+		var p [1]byte
+		if srv.ReadMem(n, 0, p[:]) == nil && p[0] != 0 && p[0] != marker(vm) && l.lacks&ee.CapDeviceReset == 0 {
+			w.wrong("old tenant: %s on %s finds what VM %d left in %s", vm, host, p[0], n)
+		}
 	}
 	err := srv.StartVM(vm, have, sim.VMOptions{})
 	w.note("  boot %s on %s with %v: %v", vm, host, have, err)
@@ -776,10 +813,18 @@ func (w *witness) instant() time.Duration {
 	return w.r.W.Now()
 }
 
-// proved notes that a VM was known to run, if the agent may have taken it so.
-func (w *witness) proved(slot, vm string, at time.Duration, err error) {
+// taken tells whether a request may have had an effect, whatever it says.
+func taken(err error) bool {
 	switch rig.Code(err) {
 	case "", enclosure.CodeHardware, enclosure.CodeStore, enclosure.CodeInternal:
+		return true
+	}
+	return false
+}
+
+// proved notes that a VM was known to run, if the agent may have taken it so.
+func (w *witness) proved(slot, vm string, at time.Duration, err error) {
+	if taken(err) {
 		w.mu.Lock()
 		w.proofs[slot] = append(w.proofs[slot], proof{vm, at, err == nil})
 		w.mu.Unlock()
@@ -817,7 +862,7 @@ func (w *witness) kept(slot, vm string, until time.Duration, sure bool) (since t
 // shy: where the engine saw nothing since the VM was last known to run, the
 // answer is not no.
 func (w *witness) shy(slot, vm string, s enclosure.SlotStatus, v plan.Verdict) {
-	if v.Preserved != plan.No {
+	if v.Preserved != plan.No || w.r.W.Slot(slot).State().Status&ee.StatDevice == 0 {
 		return
 	}
 	for _, other := range []plan.Reason{plan.WhyForeignPeer, plan.WhyOperator, plan.WhyStoreLost} {
@@ -861,7 +906,11 @@ func (w *witness) check(l life) {
 			w.note("  %s: %s", n, line)
 			w.said[n] = line
 		}
-		reacher := w.r.W.Slot(n).State().Reacher
+		model := w.r.W.Slot(n).State()
+		reacher := model.Reacher
+		if model.Control&ee.CtlPower == 0 && !w.dead[n] {
+			w.wrong("power: the agent took the power of %s's device", n)
+		}
 		if reacher != "" && reacher != s.Host && s.Cut != "unconfirmed" {
 			w.wrong("one owner: %s reaches %s, which is with %q", reacher, n, s.Host)
 		}
@@ -878,7 +927,9 @@ func (w *witness) check(l life) {
 			w.wrong("verdict of %s: %v", n, err)
 		}
 		w.believe(n, s.VM, v, asked)
-		w.shy(n, s.VM, s, v)
+		if l.lacks&ee.CapDeviceReset == 0 { // else a memory outlives the VM's right to it
+			w.shy(n, s.VM, s, v)
+		}
 	}
 	if l.lacks&ee.CapDeviceReset == 0 {
 		w.checkMemory(now)
@@ -910,7 +961,7 @@ func (w *witness) end(l life) {
 	w.r.W.Bus("bus0").ClearFaults()
 	for i, n := range lifeSlots {
 		w.r.W.Slot(n).IgnoreControl(0)
-		w.r.W.Slot(n).Revive()
+		w.revived(n)
 		w.insert(n)
 		w.r.W.Chip(n).SetDead(false)
 		w.r.W.Server(lifeHosts[i]).SetGroup(uint16(rig.GroupA + i))

@@ -43,9 +43,30 @@ func (e *Enclosure) recoverAll(ctx context.Context, suspect bool) {
 	for _, set := range e.sets(e.slots) {
 		e.recoverSet(ctx, set, suspect)
 	}
+	e.cutFaulty(ctx)
 	for _, h := range e.roster.Load().hosts {
 		if _, fenced := e.fenced(h.Name); fenced {
 			e.setPending(h.Name, e.uncut(h.Group))
+		}
+	}
+}
+
+// cutFaulty cuts slots that can not be brought to their records and should be
+// with nobody, as far as their engines let it, and says which are not.
+func (e *Enclosure) cutFaulty(ctx context.Context) {
+	for _, s := range e.slots {
+		if s.fault == nil || s.blocked != nil || !e.state(s).Known() || e.state(s).Now.To != ee.GroupFree {
+			continue
+		}
+		it := &item{s: s, keep: true}
+		if s.trusted && s.can(ee.CapLinkControl) {
+			if o, err := e.observe(ctx, s); err == nil && o.Status&(ee.StatLink|ee.StatEnabled) == 0 {
+				e.noteCut(s, "confirmed")
+				continue
+			}
+		}
+		if cut := e.newPass([]*item{it}, nil).cutAll(ctx); cut != nil {
+			e.emit(Event{Kind: "fault", Slot: cut.Slot, Code: string(cut.Code), Text: cut.Error()})
 		}
 	}
 }
@@ -58,10 +79,10 @@ func (e *Enclosure) sets(slots []*slot) [][]*slot {
 	var sets [][]*slot
 	at := map[uint32]int{}
 	for _, s := range slots {
-		if !s.st.Known() || (s.fault != nil && !s.st.Unfinished()) {
+		if !s.st.Known() || (s.fault != nil && !e.joint(s)) {
 			continue
 		}
-		if !s.st.Unfinished() {
+		if !e.joint(s) {
 			sets = append(sets, []*slot{s})
 			continue
 		}
@@ -74,6 +95,22 @@ func (e *Enclosure) sets(slots []*slot) [][]*slot {
 		sets[i] = append(sets[i], s)
 	}
 	return sets
+}
+
+// unfinished tells whether the newest assignment of s may be a move that was
+// never seen to end: recovery may undo it. Where one slot of its set has been
+// seen in use, the set stays. Enclosure.mu is held.
+func (e *Enclosure) unfinished(s *slot) bool { return s.st.Unfinished() && !e.seenInUse(s) }
+
+// joint tells whether no slot of s's set may be linked without the others:
+// until its VM has been seen to use it, be it where it was to go or, undone,
+// where it was. Enclosure.mu is held.
+func (e *Enclosure) joint(s *slot) bool {
+	return (s.st.Unfinished() || s.st.Now.Kind == plan.KindUndo) && !e.seenInUse(s)
+}
+
+func (e *Enclosure) seenInUse(s *slot) bool {
+	return slices.ContainsFunc(e.slots, func(o *slot) bool { return o.st.Now.Gen == s.st.Now.Gen && o.st.Acked() })
 }
 
 // read looks at pages and engines, buses in parallel.
@@ -138,33 +175,56 @@ func (e *Enclosure) settle(ctx context.Context, s *slot) {
 		e.emit(Event{Kind: "recovery", Slot: s.cfg.Name, VM: e.vmName(a.VM), Text: s.cfg.Name + ": " + text})
 	}
 	switch {
-	case page != nil && page.Generation.Incarnation == e.inc && page.Generation.Counter > st.Now.Gen:
+	case page != nil && page.Generation.Incarnation == e.inc && page.Generation.Counter > st.Now.Gen && !e.knows(page.Generation.Counter):
 		// The store lost the record of what the page has. The page is a good
-		// copy, and it is what hosts see.
+		// copy, and it is what hosts see. Where no page of the store is damaged,
+		// it is an older image, put back by somebody: fences may be missing too.
 		e.mu.Lock()
 		e.nextGen = max(e.nextGen, page.Generation.Counter+1)
-		e.distrustAll()
+		if len(e.report.Damaged) == 0 {
+			e.distrustAll()
+		}
 		e.mu.Unlock()
 		adopt(plan.Assignment{To: page.Group, VM: page.VM, ID: page.Move, Gen: page.Generation.Counter}, plan.WhyStoreLost,
 			fmt.Sprintf("the store had lost the assignment to group %d; taken from the config block, memory void", page.Group))
 	case st.Known():
 	case page != nil:
-		// Another store's block: nobody's owner is guessed. Whoever used it
-		// may have it back, without its memory.
+		// Another store's block, or another slot's: nobody's owner is guessed.
+		// Whoever used it may have it back, without its memory.
 		adopt(plan.Assignment{To: ee.GroupFree, VM: page.VM, Gen: e.reserveGen()}, plan.WhyStoreLost,
-			fmt.Sprintf("the config block is of another store (%s); cut and held, memory void", page.Generation))
-	case errors.Is(s.pageErr, ee.ErrBlockBlank) && e.cfg.Store.FormatBlank:
+			fmt.Sprintf("the config block is of another store or slot (%s); cut and held, memory void", page.Generation))
+	case errors.Is(s.pageErr, ee.ErrBlockBlank) && e.cfg.Store.FormatBlank && s.erased(ctx):
 		adopt(plan.Assignment{To: ee.GroupFree, Gen: e.reserveGen()}, plan.NoReason, "blank config block; the slot is free")
 	default:
 		fault := &Error{
 			Code: CodeUnassignable, Slot: s.cfg.Name, Where: s.cfg.Page, What: "the engine's NVM holds no config block and the store knows nothing of the slot", Err: s.pageErr,
-			State: "nothing was written to this slot", Next: "if the part is to be used here: baton slot adopt " + s.cfg.Name,
+			State: "nothing was written to this slot", Next: "put the right part back, or write a blank page there and start the agent again",
 		}
 		e.setFault(s, fault)
 		e.emit(Event{Kind: "fault", Slot: s.cfg.Name, Code: string(fault.Code), Text: fault.Error()})
 		return
 	}
 	e.recordDoubt(ctx, s)
+}
+
+// knows tells whether the store has the assignment with that generation: a
+// block with it, in a slot that it did not name, came from another slot.
+func (e *Enclosure) knows(gen uint32) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	_, ok := e.all[gen]
+	return ok
+}
+
+// erased tells whether the page is as the part leaves the factory: one of
+// zeros is somebody's.
+func (s *slot) erased(ctx context.Context) bool {
+	p := make([]byte, ee.BlockSize)
+	if s.cfg.Medium.ReadAt(ctx, p, s.cfg.Profile.BlockOffset) != nil {
+		return false
+	}
+	erased := s.cfg.Medium.Geometry().Erased
+	return !slices.ContainsFunc(p, func(b byte) bool { return b != erased })
 }
 
 func (e *Enclosure) setFault(s *slot, fault *Error) {
@@ -242,9 +302,17 @@ func (e *Enclosure) itemFor(ctx context.Context, s *slot, suspect bool) *item {
 // recoverSet brings one set to what the store says. A set of a move that was
 // never seen to end goes forward, else back, else it is blocked.
 func (e *Enclosure) recoverSet(ctx context.Context, set []*slot, suspect bool) {
-	unfinished := e.state(set[0]).Unfinished()
+	e.mu.Lock()
+	unfinished := e.unfinished(set[0])
+	e.mu.Unlock()
 	p, f := e.converge(ctx, set, suspect)
 	if f == nil {
+		return
+	}
+	if f.unread {
+		// A transfer that failed says nothing of the slot: no VM loses its
+		// device for it. The poller goes on with it.
+		e.emit(Event{Kind: "fault", Slot: f.err.Slot, Code: string(f.err.Code), Text: f.err.Error() + "; left as it is, and tried again"})
 		return
 	}
 	if f.err.Code == CodeFenced && !f.committed && e.hold(ctx, set, f.err) == nil {
@@ -261,7 +329,7 @@ func (e *Enclosure) recoverSet(ctx context.Context, set []*slot, suspect bool) {
 func (e *Enclosure) converge(ctx context.Context, set []*slot, suspect bool) (*pass, *failure) {
 	items := make([]*item, len(set))
 	var do plan.Diff
-	var first *Error
+	var first, unread *Error
 	for i, s := range set {
 		items[i] = e.itemFor(ctx, s, suspect)
 		if group := e.state(s).Now.To; group != ee.GroupFree && first == nil {
@@ -270,18 +338,21 @@ func (e *Enclosure) converge(ctx context.Context, set []*slot, suspect bool) (*p
 			}
 		}
 		do |= items[i].do
-		if items[i].err != nil && first == nil {
-			first = e.asError(items[i].err)
+		if items[i].err != nil && unread == nil {
+			unread = e.asError(items[i].err)
 		}
 	}
 	p := e.newPass(items, nil)
 	for _, it := range items {
-		if it.err == nil && !it.want.Link && it.s.can(ee.CapStatus|ee.CapLinkControl) && it.live.Control&ee.CtlLink == 0 && it.live.Status&ee.StatLink == 0 {
+		if it.err == nil && !it.want.Link && it.s.can(ee.CapStatus|ee.CapLinkControl) && it.live.Status&(ee.StatLink|ee.StatEnabled) == 0 {
 			e.noteCut(it.s, "confirmed")
 		}
 	}
 	if first != nil {
-		return p, &failure{false, first}
+		return p, &failure{err: first}
+	}
+	if unread != nil {
+		return p, &failure{err: unread, unread: do == 0}
 	}
 	if do == 0 && !p.vlan {
 		return p, nil
@@ -289,7 +360,7 @@ func (e *Enclosure) converge(ctx context.Context, set []*slot, suspect bool) (*p
 	if do == 0 {
 		for _, it := range items {
 			if err := e.setVLAN(ctx, it.s, it.want.Group()); err != nil {
-				return p, &failure{false, e.asError(err)}
+				return p, &failure{err: e.asError(err)}
 			}
 		}
 		return p, nil
@@ -300,6 +371,9 @@ func (e *Enclosure) converge(ctx context.Context, set []*slot, suspect bool) (*p
 		for _, it := range items {
 			if do.Has(plan.DoReload) && len(items) > 1 {
 				it.do |= plan.DoCut | plan.DoConnect
+				if !it.s.can(ee.CapLinkControl) {
+					it.do |= plan.DoWrite | plan.DoReload // it is cut by a block that says free
+				}
 			}
 		}
 	}
@@ -345,6 +419,9 @@ func (p *pass) block(ctx context.Context, why *Error) {
 // retryBlocked tries a blocked set again. The locks are held.
 func (e *Enclosure) retryBlocked(ctx context.Context, b *blockage) {
 	e.read(ctx, b.slots)
+	for _, s := range b.slots {
+		e.recordDoubt(ctx, s) // nobody looked while it was blocked
+	}
 	p, f := e.converge(ctx, b.slots, false)
 	if f == nil {
 		e.unblock(b)
@@ -469,7 +546,10 @@ func (e *Enclosure) holdRecords(set []*slot) []record {
 		st := e.state(s)
 		a := held[st.Now.VM]
 		if a == nil {
-			a = &plan.Assignment{Kind: plan.KindFence, Preserve: true, To: ee.GroupFree, VM: st.Now.VM, ID: st.Now.ID, Gen: e.reserveGen()}
+			a = &plan.Assignment{Kind: plan.KindFence, Preserve: true, To: ee.GroupFree, VM: st.Now.VM, Gen: e.reserveGen()}
+			if e.mayEnd(s) {
+				a.ID = st.Now.ID
+			}
 			held[st.Now.VM] = a
 			order = append(order, st.Now.VM)
 		}
@@ -480,6 +560,15 @@ func (e *Enclosure) holdRecords(set []*slot) []record {
 		recs = append(recs, e.assignmentRecord(*held[vm]))
 	}
 	return recs
+}
+
+// mayEnd tells whether a hold ends the move that brought s where it is; one
+// that is over keeps its outcome.
+func (e *Enclosure) mayEnd(s *slot) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	m := e.moves[s.st.Now.ID]
+	return e.joint(s) && (m == nil || m.State == MoveRunning)
 }
 
 func names(slots []*slot) []string {

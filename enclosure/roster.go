@@ -50,7 +50,7 @@ func (e *Enclosure) Reconfigure(hosts []HostConfig, vms []VMConfig, by string, a
 // where there is none. Enclosure.mu is held.
 func (e *Enclosure) dependsOn(s *slot, hosts []HostConfig, vms []VMConfig) string {
 	moving := s.holder != "" && s.holder != pollHolder
-	if !moving && !s.st.Held() && s.blocked == nil && !s.st.Unfinished() {
+	if !moving && !s.st.Held() && s.blocked == nil && !e.unfinished(s) {
 		return ""
 	}
 	groups := []uint16{s.bound, s.st.Now.To}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"baton/ee"
@@ -19,6 +20,15 @@ const pollEvery = time.Second
 // tried again, and the store is tended. It returns early where the fate of a
 // record is not known: the next Open reads it.
 func (e *Enclosure) Run(ctx context.Context) error {
+	// Each bus has a poller of its own: one on which every transfer times out
+	// does not keep the others from being looked at.
+	var pollers sync.WaitGroup
+	defer pollers.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for _, slots := range e.byBus() {
+		pollers.Go(func() { e.pollAll(ctx, slots) })
+	}
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
 	for {
@@ -36,14 +46,38 @@ func (e *Enclosure) Run(ctx context.Context) error {
 		if problem != nil {
 			continue
 		}
-		for _, s := range e.slots {
-			e.poll(ctx, s)
-		}
 		e.retryFences(ctx)
 		e.retryBlockages(ctx)
 		if e.idle() {
 			if err := e.store.Tend(ctx); err != nil && ctx.Err() == nil {
 				e.emit(Event{Kind: "store", Text: fmt.Sprintf("tending the store: %v", err)})
+			}
+		}
+	}
+}
+
+// byBus groups the slots by their buses.
+func (e *Enclosure) byBus() map[string][]*slot {
+	buses := map[string][]*slot{}
+	for _, s := range e.slots {
+		buses[s.cfg.BusName] = append(buses[s.cfg.BusName], s)
+	}
+	return buses
+}
+
+// pollAll polls the slots of one bus until ctx ends.
+func (e *Enclosure) pollAll(ctx context.Context, slots []*slot) {
+	tick := time.NewTicker(pollEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		for _, s := range slots {
+			if ctx.Err() == nil {
+				e.poll(ctx, s)
 			}
 		}
 	}
@@ -100,8 +134,24 @@ func (e *Enclosure) poll(ctx context.Context, s *slot) {
 	if err != nil {
 		return
 	}
-	if e.astray(s, o) {
-		e.bringBack(ctx, s)
+	if o.Ident != s.identity.Word {
+		// Somebody replaced a part: it is looked at before anything is written.
+		if fault := e.identifySlot(ctx, s); fault != nil {
+			e.setFault(s, fault)
+			e.emit(Event{Kind: "fault", Slot: s.cfg.Name, Code: string(fault.Code), Text: fault.Error()})
+			return
+		}
+		e.emit(Event{Kind: "fault", Slot: s.cfg.Name, Text: s.cfg.Name + ": engine or device was replaced"})
+	}
+	if e.astray(s, o) || before != nil {
+		e.bringBack(ctx, s, false)
+	}
+	if st := e.state(s); (st.Flag() == plan.Armed || st.Flag() == plan.Target) && plan.Doubt(st, s.live) != plan.NoReason {
+		// Hosts read the flag in band: it must not stand longer than this.
+		e.recordDoubt(ctx, s)
+		if f := e.follow(ctx, s); f != nil {
+			e.emit(Event{Kind: "fault", Slot: s.cfg.Name, Code: string(f.err.Code), Text: f.err.Error()})
+		}
 	}
 	e.watchPeer(ctx, s)
 }
@@ -124,35 +174,49 @@ func (e *Enclosure) astray(s *slot, o ee.Observation) bool {
 		want.Link != (o.Control&ee.CtlLink != 0) || want.Missing(o.Control) || doubted
 }
 
-// bringBack runs recovery for the set of a slot whose lock is held.
-func (e *Enclosure) bringBack(ctx context.Context, s *slot) {
-	var others []*slot
-	if st := e.state(s); st.Unfinished() {
-		for _, o := range e.slots {
-			if o == s || e.state(o).Now.Gen != st.Now.Gen {
-				continue
-			}
-			if !e.tryLock(o) {
-				e.release(others...)
-				return
-			}
-			others = append(others, o)
-		}
+// setOfLocked takes the locks of the others of s's set, whose own is held, if
+// the set must stay together. It returns nil where one of them is not free.
+func (e *Enclosure) withOthers(s *slot) (set []*slot, done func()) {
+	e.mu.Lock()
+	joint, gen := e.joint(s), s.st.Now.Gen
+	e.mu.Unlock()
+	set = []*slot{s}
+	done = func() { e.release(set[1:]...) }
+	if !joint {
+		return set, done
 	}
-	defer e.release(others...)
-	set := append([]*slot{s}, others...)
+	for _, o := range e.slots {
+		if o == s || e.state(o).Now.Gen != gen {
+			continue
+		}
+		if !e.tryLock(o) {
+			done()
+			return nil, nil
+		}
+		set = append(set, o)
+	}
+	return set, done
+}
+
+// bringBack runs recovery for the set of a slot whose lock is held.
+func (e *Enclosure) bringBack(ctx context.Context, s *slot, suspect bool) {
+	set, done := e.withOthers(s)
+	if set == nil {
+		return
+	}
+	defer done()
 	e.emit(Event{Kind: "recovery", Slot: s.cfg.Name, Text: fmt.Sprintf("%s: the engine is not as it was left (restart, or its block went bad); bringing it back", s.cfg.Name)})
 	e.read(ctx, set)
 	for _, o := range set {
 		e.recordDoubt(ctx, o)
 	}
-	e.recoverSet(ctx, set, false)
+	e.recoverSet(ctx, set, suspect)
 }
 
 // retryFault looks whether a slot that could not be used can be used now.
 func (e *Enclosure) retryFault(ctx context.Context, s *slot) {
-	if e.comeBack(ctx, s) && !e.state(s).Unfinished() {
-		e.recoverSet(ctx, []*slot{s}, true)
+	if e.comeBack(ctx, s) && s.blocked == nil {
+		e.bringBack(ctx, s, true)
 	}
 }
 
@@ -177,14 +241,20 @@ func (e *Enclosure) comeBack(ctx context.Context, s *slot) bool {
 func (e *Enclosure) watchPeer(ctx context.Context, s *slot) {
 	up := s.live.Status&ee.StatLink != 0
 	known := !s.peer.MAC.IsZero()
-	if up == known || s.blocked != nil {
+	// An engine that connects to whoever has the group may have changed its
+	// peer between two looks.
+	if s.blocked != nil || up == known && (!up || s.can(ee.CapExpectPeer)) {
 		return
 	}
-	peer, err := s.engine.Peer(ctx)
-	if err != nil {
-		return
+	var peer ee.Peer // a link that is down has none, whoever the engine would take
+	if up {
+		var err error
+		if peer, err = s.engine.Peer(ctx); err != nil {
+			return
+		}
 	}
 	e.mu.Lock()
+	was := s.peer
 	s.peer = peer
 	e.mu.Unlock()
 	st := e.state(s)
@@ -197,10 +267,21 @@ func (e *Enclosure) watchPeer(ctx context.Context, s *slot) {
 		return
 	}
 	if peer.MAC != host.MAC {
-		p := e.newPass([]*item{{s: s, live: s.live}}, nil)
-		why := &Error{Code: CodeForeignPeer, Slot: s.cfg.Name, Where: s.where(), What: fmt.Sprintf("connected to %s, which is not %s's %s", peer.MAC, host.Name, host.MAC), Retry: true}
+		set, done := e.withOthers(s)
+		if set == nil {
+			return // at the next look
+		}
+		defer done()
+		p := e.newPass(nil, nil)
+		for _, o := range set {
+			p.items = append(p.items, &item{s: o, live: o.live})
+		}
+		why := s.foreignError(peer.MAC, host.MAC)
 		e.foreign(ctx, p, why)
 		p.block(ctx, why)
+		return
+	}
+	if peer == was {
 		return
 	}
 	e.emit(Event{Kind: "linked", Slot: s.cfg.Name, Host: host.Name, VM: e.vmName(st.Now.VM), Move: st.Now.ID.String(),

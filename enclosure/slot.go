@@ -30,6 +30,7 @@ type slot struct {
 
 	identity ee.Identity
 	fault    *Error    // the slot can not be used: nothing is written to it
+	trusted  bool      // the engine is the configured one, whatever the fault: it can be cut
 	block    *ee.Block // the page as last read; nil = not readable as a block
 	live     ee.Observation
 	peer     ee.Peer
@@ -100,7 +101,7 @@ func (e *Enclosure) acquireOne(ctx context.Context, who string, wait bool, s *sl
 		if !wait && holder != pollHolder && holder != "" {
 			return &Error{
 				Code: CodeBusy, Slot: s.cfg.Name, What: "another operation is under way: " + holder,
-				State: "nothing was changed", Next: "wait for it (baton watch) and try again", Retry: true,
+				State: "nothing was changed", Next: "wait for it (baton events --follow) and try again", Retry: true,
 			}
 		}
 		// Either it is waited for, or the poller has it for the time of a few
@@ -152,6 +153,7 @@ func (e *Enclosure) observe(ctx context.Context, s *slot) (ee.Observation, error
 	if err == nil {
 		s.live = o
 		s.readAt = time.Now()
+		s.loading = s.loading && o.Status&ee.StatLoaded == 0
 	}
 	return o, err
 }

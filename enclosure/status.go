@@ -18,6 +18,9 @@ const statusAge = 1500 * time.Millisecond
 // statusAge ago is read again, unless an operation has the slot.
 func (e *Enclosure) Status(ctx context.Context) Status {
 	for _, s := range e.slots {
+		if ctx.Err() != nil {
+			break // that nobody listens any more says nothing of an engine
+		}
 		e.mu.Lock()
 		old := s.readAt.IsZero() || time.Since(s.readAt) > statusAge
 		e.mu.Unlock()

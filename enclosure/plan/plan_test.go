@@ -2,6 +2,7 @@ package plan
 
 import (
 	"bytes"
+	"maps"
 	"os"
 	"testing"
 
@@ -92,18 +93,51 @@ func TestRecordsRoundTrip(t *testing.T) {
 		if got, err := DecodeStart(s.Encode()); err != nil || got != s {
 			t.Fatalf("start %+v came back as %+v, %v", s, got, err)
 		}
-		h := Host{Fenced: rapid.Bool().Draw(t, "fenced"), Epoch: rapid.Uint32().Draw(t, "epoch")}
+		h := Host{Fenced: rapid.Bool().Draw(t, "fenced"), Epoch: rapid.Uint32().Draw(t, "epoch"), Serial: rapid.Uint32().Draw(t, "serial")}
 		if got, err := DecodeHost(h.Encode()); err != nil || got != h {
 			t.Fatalf("host %+v came back as %+v, %v", h, got, err)
 		}
 	})
 }
 
+func TestRollNoticesLostHosts(t *testing.T) {
+	hosts := map[string]Host{"a": {Epoch: 1, Serial: 1}, "b": {Fenced: true, Epoch: 1, Serial: 2}, "c": {Epoch: 2, Serial: 3}}
+	roll := RollOf(hosts)
+	with := func(name string, h *Host) map[string]Host {
+		m := maps.Clone(hosts)
+		delete(m, name)
+		if h != nil {
+			m[name] = *h
+		}
+		return m
+	}
+	for _, tt := range []struct {
+		name  string
+		roll  *Roll
+		hosts map[string]Host
+		want  bool
+	}{
+		{"all there", &roll, hosts, true},
+		{"nothing ever written", nil, nil, true},
+		{"power went after the first host", nil, map[string]Host{"a": {Serial: 1}}, true},
+		{"power went before the roll", &roll, with("a", &Host{Fenced: true, Epoch: 2, Serial: 4}), true},
+		{"an old record is gone", &roll, with("a", nil), false},
+		{"the newest record is gone", &roll, with("c", nil), false},
+		{"an older version came back", &roll, with("b", &Host{Epoch: 0, Serial: 1}), false},
+		{"the newest record's older version came back", &roll, with("c", &Host{Epoch: 1, Serial: 2}), false},
+		{"the roll is gone", nil, hosts, false},
+	} {
+		if got := tt.roll.Complete(tt.hosts); got != tt.want {
+			t.Errorf("%s: Complete = %v; want %v", tt.name, got, tt.want)
+		}
+	}
+}
+
 func FuzzDecodeRecords(f *testing.F) {
 	a := Assignment{Kind: KindMove, Preserve: true, To: 101, Slots: 3, VM: ee.UUID{1}, ID: ee.UUID{2}, Gen: 7}
 	f.Add(a.Key(), a.Encode())
 	f.Add("b\x00", Evidence{Flag: Armed, Gen: 7, Base: Values{1, 2, 3}}.Encode())
-	f.Add("hserver1", Host{true, 3}.Encode())
+	f.Add("hserver1", Host{Fenced: true, Epoch: 3, Serial: 4}.Encode())
 	f.Add("s", Start{Gen: 1}.Encode())
 	f.Fuzz(func(t *testing.T, key string, p []byte) {
 		if a, err := DecodeAssignment(key, p); err == nil {

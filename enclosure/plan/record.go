@@ -10,7 +10,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
+	"maps"
 	"math/bits"
+	"slices"
 
 	"baton/ee"
 )
@@ -67,6 +70,7 @@ const (
 	PrefixStart      = "s" // + the lowest slot of the set
 	PrefixReleased   = "r" // + slot
 	PrefixHost       = "h" // + name
+	KeyRoll          = "H"
 )
 
 // ErrRecord is returned when a record's bytes are not of the form that
@@ -129,10 +133,11 @@ type Evidence struct {
 	Acked       bool    // a VM was seen to use the slot under Gen
 	Lease       uint16  // seconds, of an arming
 	Why         Reason  // of void
+	Start       uint32  // serial of the latest start that was acknowledged; 0 = none
 }
 
 const (
-	evidenceSize = 1 + 4 + 12 + 16 + 1 + 2 + 1
+	evidenceSize = 1 + 4 + 12 + 16 + 1 + 2 + 1 + 4
 	guardBit     = 1
 	ackedBit     = 2
 )
@@ -158,7 +163,8 @@ func (e Evidence) Encode() []byte {
 	}
 	p = append(p, bits)
 	p = binary.LittleEndian.AppendUint16(p, e.Lease)
-	return append(p, byte(e.Why))
+	p = append(p, byte(e.Why))
+	return binary.LittleEndian.AppendUint32(p, e.Start)
 }
 
 // DecodeEvidence is the inverse of Encode.
@@ -178,6 +184,7 @@ func DecodeEvidence(p []byte) (Evidence, error) {
 		Acked:       p[33]&ackedBit != 0,
 		Lease:       binary.LittleEndian.Uint16(p[34:]),
 		Why:         Reason(p[36]),
+		Start:       binary.LittleEndian.Uint32(p[37:]),
 	}
 	for f, c := range flagCode {
 		if c == p[0] {
@@ -230,9 +237,10 @@ func DecodeStart(p []byte) (Start, error) {
 type Host struct {
 	Fenced bool
 	Epoch  uint32 // raised by every fence; unfence quotes it
+	Serial uint32 // of all changes of hosts
 }
 
-const hostSize = 1 + 4
+const hostSize = 1 + 4 + 4
 
 // Encode returns h's value in the store.
 func (h Host) Encode() []byte {
@@ -240,7 +248,8 @@ func (h Host) Encode() []byte {
 	if h.Fenced {
 		f = 1
 	}
-	return binary.LittleEndian.AppendUint32([]byte{f}, h.Epoch)
+	p := binary.LittleEndian.AppendUint32([]byte{f}, h.Epoch)
+	return binary.LittleEndian.AppendUint32(p, h.Serial)
 }
 
 // DecodeHost is the inverse of Encode.
@@ -248,5 +257,54 @@ func DecodeHost(p []byte) (Host, error) {
 	if len(p) != hostSize || p[0] > 1 {
 		return Host{}, fmt.Errorf("%w: host of %d bytes", ErrRecord, len(p))
 	}
-	return Host{Fenced: p[0] == 1, Epoch: binary.LittleEndian.Uint32(p[1:])}, nil
+	return Host{Fenced: p[0] == 1, Epoch: binary.LittleEndian.Uint32(p[1:]), Serial: binary.LittleEndian.Uint32(p[5:])}, nil
+}
+
+// Roll is the record by which it is noticed that a host's record was lost: it
+// is written, on a page of its own, after each change of one.
+type Roll struct {
+	Serial uint32 // of the last change
+	Sum    uint32 // CRC-32C over names and records of all hosts, by name
+}
+
+const rollSize = 4 + 4
+
+// RollOf calls the roll of hosts.
+func RollOf(hosts map[string]Host) Roll {
+	var r Roll
+	for _, name := range slices.Sorted(maps.Keys(hosts)) {
+		h := hosts[name]
+		r.Serial = max(r.Serial, h.Serial)
+		r.Sum = crc32.Update(r.Sum, castagnoli, []byte(name))
+		r.Sum = crc32.Update(r.Sum, castagnoli, h.Encode())
+	}
+	return r
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// Complete tells whether the hosts that were read are all that were written.
+// r is the Roll that was read, nil if there is none. A change whose Roll was
+// not written any more, since power went between the two, is no loss: then
+// the newest host is one ahead.
+func (r *Roll) Complete(hosts map[string]Host) bool {
+	now := RollOf(hosts)
+	if r == nil {
+		return now.Serial <= 1
+	}
+	return now == *r || now.Serial == r.Serial+1
+}
+
+// Encode returns r's value in the store.
+func (r Roll) Encode() []byte {
+	p := binary.LittleEndian.AppendUint32(make([]byte, 0, rollSize), r.Serial)
+	return binary.LittleEndian.AppendUint32(p, r.Sum)
+}
+
+// DecodeRoll is the inverse of Encode.
+func DecodeRoll(p []byte) (Roll, error) {
+	if len(p) != rollSize {
+		return Roll{}, fmt.Errorf("%w: roll of %d bytes", ErrRecord, len(p))
+	}
+	return Roll{Serial: binary.LittleEndian.Uint32(p), Sum: binary.LittleEndian.Uint32(p[4:])}, nil
 }

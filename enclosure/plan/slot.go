@@ -106,6 +106,15 @@ func (s Slot) Acked() bool {
 	return (s.current() && s.Evidence.Acked) || s.started()
 }
 
+// Awaited tells whether a start has not been acknowledged yet: until then no
+// proof counts, it would paper over a reset at the VM's start.
+func (s Slot) Awaited() bool {
+	if s.started() {
+		return s.Evidence == nil || s.Evidence.Start < s.Start.Serial
+	}
+	return s.Now.Kind == KindAttach && !(s.current() && s.Evidence.Acked)
+}
+
 // started tells whether a VM was started in place under the present
 // assignment.
 func (s Slot) started() bool { return s.Start != nil && s.Start.Gen >= s.Now.Gen }
