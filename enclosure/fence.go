@@ -255,7 +255,7 @@ func (e *Enclosure) cutFrom(ctx context.Context, h HostConfig, slots []*slot) (*
 				}
 			}
 		}
-		e.newPass(its, nil).cutAll(ctx)
+		_ = e.newPass(its, nil).cutAll(ctx) // what is not cut is found below
 	})
 	var open []*slot
 	var first *Error

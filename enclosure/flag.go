@@ -59,7 +59,7 @@ func (e *Enclosure) Verdict(ctx context.Context, name string) (plan.Verdict, err
 	}
 	defer e.release(s)
 	if s.can(ee.CapStatus) && s.fault == nil {
-		e.observe(ctx, s) // a failure is kept and makes the verdict unknown
+		_, _ = e.observe(ctx, s) // a failure is kept and makes the verdict unknown
 	}
 	return e.judge(s), nil
 }

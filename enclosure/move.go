@@ -112,7 +112,7 @@ func (e *Enclosure) alreadyThere(ctx context.Context, a plan.Assignment, slots [
 	}
 	for _, s := range slots {
 		if s.can(ee.CapStatus) {
-			e.observe(ctx, s) // a failure makes the verdict unknown
+			_, _ = e.observe(ctx, s) // a failure makes the verdict unknown
 		}
 		m.Memory[s.cfg.Name] = e.judge(s)
 	}
@@ -156,6 +156,12 @@ func (e *Enclosure) setOf(vmName string, slotNames []string) (*VMConfig, []*slot
 // is asked. The locks of slots are held.
 func (e *Enclosure) mayAssign(vm *VMConfig, target *HostConfig, slots []*slot, expect map[string]ee.Generation) error {
 	const unchanged = "nothing was changed"
+	e.mu.Lock()
+	problem := e.problem
+	e.mu.Unlock()
+	if problem != nil {
+		return problem // without a store every host counts as fenced, too
+	}
 	if !contains(vm.Hosts, target.Name) && !bug.Is(bug.Closed) {
 		return &Error{
 			Code: CodeNotAllowed, What: fmt.Sprintf("VM %s may not run on %s", vm.Name, target.Name), State: unchanged,
@@ -263,7 +269,11 @@ func (e *Enclosure) assign(ctx context.Context, a plan.Assignment, slots []*slot
 		e.forget(m)
 		return Move{}, e.refused(by, err)
 	}
-	step("checked", fmt.Sprintf("identity, config block and group of %d slots read and agree", len(slots)))
+	text := fmt.Sprintf("identity, config block and group of %d slots read and agree", len(slots))
+	if !a.Preserve && vm.Policy == plan.Never {
+		text += "; policy never: the memory is not kept"
+	}
+	step("checked", text)
 	intent.apply()
 	step("intent", "written and read back")
 
@@ -370,7 +380,7 @@ func (e *Enclosure) concludeDoubt(ctx context.Context, p *pass) {
 		it.doubt = plan.NoReason
 		// A page that was written before the doubt came up still says target.
 		if it.s.block == nil || it.s.block.Flags&ee.FlagTarget != 0 {
-			e.settled(ctx, []*slot{it.s})
+			_ = e.settled(ctx, []*slot{it.s}) // the poller goes on with it
 		}
 	}
 }
@@ -523,7 +533,7 @@ var errAbsent = errors.New("no peer")
 
 // foreign cuts the whole set and voids its memory.
 func (e *Enclosure) foreign(ctx context.Context, p *pass, why *Error) {
-	p.cutAll(ctx)
+	_ = p.cutAll(ctx) // what is not cut is noted in the slot
 	e.emit(Event{Kind: "fault", Slot: why.Slot, Code: string(why.Code), Text: why.Error() + "; the whole set was cut"})
 	for _, it := range p.items {
 		e.void(ctx, it.s, plan.WhyForeignPeer)

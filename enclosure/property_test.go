@@ -215,7 +215,7 @@ type witness struct {
 	found []string
 	log   []string
 
-	nonces map[string]ee.UUID // of each slot's latest attach
+	nonces map[string]ee.UUID // of each slot's latest attach to a host
 	acked  map[string]ack     // of each slot
 	proofs map[string][]proof
 	sets   []set
@@ -570,10 +570,10 @@ func (w *witness) act(l life, a action) {
 		}
 		for _, n := range slots {
 			w.mu.Lock()
-			w.nonces[n] = at.Nonce
+			w.nonces[n+host] = at.Nonce
 			w.mu.Unlock()
 			if !w.disturbed {
-				w.believe(n, vm, at.Memory[n], w.instant())
+				w.believe(n, vm, at.Memory[n], w.r.W.Now()-burst)
 			}
 		}
 		if a.what == "start" {
@@ -588,14 +588,13 @@ func (w *witness) act(l life, a action) {
 			if !srv.HoldsDevice(vm, n) {
 				continue
 			}
-			at := w.instant()
-			v, err := e.Verdict(ctx, n)
+			v, at, err := w.verdict(n)
 			if err != nil {
 				continue
 			}
 			w.believe(n, vm, v, at)
 			w.mu.Lock()
-			nonce := w.nonces[n]
+			nonce := w.nonces[n+host]
 			w.mu.Unlock()
 			err = e.Ack(ctx, enclosure.AckRequest{Slot: n, Nonce: nonce, Gen: w.genOf(n), Seen: v.Now, By: host})
 			w.note("  ack %s: %v", n, err)
@@ -614,8 +613,7 @@ func (w *witness) act(l life, a action) {
 		}
 	case "alive":
 		for _, n := range slots {
-			at := w.instant()
-			v, err := e.Verdict(ctx, n)
+			v, at, err := w.verdict(n)
 			if err != nil || !srv.HoldsDevice(vm, n) || w.hostOf(n) != host || w.vmOf(n) != vm {
 				continue
 			}
@@ -625,9 +623,10 @@ func (w *witness) act(l life, a action) {
 		}
 	case "arm", "arm-blind":
 		q := enclosure.ArmRequest{Slot: one, ID: rig.UUID(byte(100 + a.n)), Gen: w.genOf(one), By: "test"}
-		at := w.instant()
+		var at time.Duration
 		if a.what == "arm" {
-			v, err := e.Verdict(ctx, one)
+			v, when, err := w.verdict(one)
+			at = when
 			if err != nil || !srv.HoldsDevice(vm, one) || w.hostOf(one) != host || w.vmOf(one) != vm {
 				return
 			}
@@ -649,7 +648,7 @@ func (w *witness) act(l life, a action) {
 		w.refused(a, err)
 		for n, v := range m.Memory {
 			if !w.disturbed {
-				w.believe(n, vm, v, w.instant())
+				w.believe(n, vm, v, w.r.W.Now()-burst)
 			}
 		}
 	case "release-keep", "release-hold", "release-free":
@@ -806,12 +805,16 @@ func (w *witness) vmOf(slot string) string         { return w.r.SlotStatus(slot)
 func (w *witness) hostOf(slot string) string       { return w.r.SlotStatus(slot).Host }
 func (w *witness) genOf(slot string) ee.Generation { return w.r.Gen(slot) }
 
-// instant is the present one, which differs from that of all that happened so
-// far.
-func (w *witness) instant() time.Duration {
-	time.Sleep(time.Microsecond)
-	return w.r.W.Now()
+// verdict takes a slot's verdict, and the instant of what it says: the engine
+// latches its words when the burst is addressed, just before the answer.
+func (w *witness) verdict(slot string) (v plan.Verdict, at time.Duration, err error) {
+	time.Sleep(time.Microsecond) // an instant of its own
+	v, err = w.r.E.Verdict(w.r.Ctx(), slot)
+	return v, w.r.W.Now() - burst, err
 }
+
+// burst is what a reading of the live registers takes: 228 bits at 400 kHz.
+const burst = 570 * time.Microsecond
 
 // taken tells whether a request may have had an effect, whatever it says.
 func taken(err error) bool {
@@ -896,7 +899,6 @@ func (w *witness) checkMemory(now map[string]enclosure.SlotStatus) {
 
 // check looks at the world between two steps.
 func (w *witness) check(l life) {
-	ctx := w.r.Ctx()
 	now := w.statuses()
 	fenced := w.fenced()
 	for _, n := range lifeSlots {
@@ -921,12 +923,11 @@ func (w *witness) check(l life) {
 			w.wrong("generation of %s went back from %d to %d", n, w.last[n], s.Generation.Counter)
 		}
 		w.last[n] = s.Generation.Counter
-		asked := w.instant()
-		v, err := w.r.E.Verdict(ctx, n)
+		v, at, err := w.verdict(n)
 		if err != nil {
 			w.wrong("verdict of %s: %v", n, err)
 		}
-		w.believe(n, s.VM, v, asked)
+		w.believe(n, s.VM, v, at)
 		if l.lacks&ee.CapDeviceReset == 0 { // else a memory outlives the VM's right to it
 			w.shy(n, s.VM, s, v)
 		}

@@ -37,7 +37,7 @@ func (e *Enclosure) recoverAll(ctx context.Context, suspect bool) {
 	for _, h := range e.roster.Load().hosts {
 		if _, fenced := e.fenced(h.Name); fenced && len(e.slotsOf(h.Group)) > 0 {
 			// A fence that was recorded, and cut short, is completed first.
-			e.completeFence(ctx, h)
+			_, _ = e.completeFence(ctx, h) // what is not confirmed goes on being tried
 		}
 	}
 	for _, set := range e.sets(e.slots) {
@@ -393,7 +393,7 @@ func (p *pass) look(ctx context.Context) {
 	perBus(p.items, func(its []*item) {
 		for _, it := range its {
 			if it.s.can(ee.CapStatus) && it.s.fault == nil {
-				p.e.observe(ctx, it.s) // a failure is kept, and makes the verdict unknown
+				_, _ = p.e.observe(ctx, it.s) // a failure is kept, and makes the verdict unknown
 			}
 		}
 	})
@@ -432,7 +432,7 @@ func (e *Enclosure) retryBlocked(ctx context.Context, b *blockage) {
 		return
 	}
 	if f.committed {
-		p.cutAll(ctx)
+		_ = p.cutAll(ctx) // what is not cut is noted in the slot
 	}
 	e.mu.Lock()
 	b.tries++

@@ -291,7 +291,7 @@ func (d *demo) say(format string, args ...any) {
 	stamp := fmt.Sprintf("%6.2f s  ", time.Since(d.began).Seconds())
 	width := 80 - len(stamp)
 	var line string
-	for _, word := range strings.Fields(fmt.Sprintf(format, args...)) {
+	for word := range strings.FieldsSeq(fmt.Sprintf(format, args...)) {
 		if line != "" && len(line)+1+len(word) > width {
 			fmt.Fprintln(d.out, stamp+line)
 			stamp, line = strings.Repeat(" ", len(stamp)), ""

@@ -247,7 +247,7 @@ func (r *Rig) Run() {
 func (r *Rig) Stop() {
 	r.cancel()
 	if r.done != nil {
-		<-r.done
+		_ = <-r.done // why it ended is nobody's who kills it
 		r.done = nil
 	}
 }
