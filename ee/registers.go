@@ -84,7 +84,7 @@ const (
 	ShowBusy
 )
 
-// Group IDs of the ExpEther manager (docs/facts: 16..4092 can be assigned).
+// Group IDs of the ExpEther manager (public documentation: 16..4092 can be assigned).
 const (
 	GroupMin  = 16
 	GroupMax  = 4092
