@@ -124,7 +124,7 @@ func (e *Enclosure) openStore(ctx context.Context, opt Options) *Error {
 		}
 	}
 	if err != nil {
-		return fail("the store can not be used", "see docs/field-guide.md; nothing of it is overwritten by itself", err)
+		return fail("the store can not be used", "docs/errors.md has what can be done; nothing of it is overwritten by itself", err)
 	}
 	e.store, e.report = store, report
 	for _, p := range e.load() {

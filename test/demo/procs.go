@@ -53,7 +53,7 @@ func startProc(dir, name, program string, args ...string) (*proc, error) {
 	}()
 	go func() {
 		err := p.cmd.Wait() // returns when the output was copied
-		_ = to.Close() // of a pipe in memory
+		_ = to.Close()      // of a pipe in memory
 		<-read
 		p.mu.Lock()
 		p.err = err
