@@ -191,13 +191,14 @@ func ParseUUID(s string) (UUID, error) {
 	return u, nil
 }
 
+// blank tells whether p is as erased. A page of zeros is somebody's.
 func blank(p []byte) bool {
 	for _, c := range p {
-		if c != p[0] {
+		if c != 0xFF {
 			return false
 		}
 	}
-	return p[0] == 0xFF || p[0] == 0x00
+	return true
 }
 
 func zero(p []byte) bool {

@@ -74,7 +74,7 @@ func TestDecodeBlockRefuses(t *testing.T) {
 		{"nothing", nil, ErrBlockField},
 		{"one byte short", exampleBlock.Encode()[:BlockSize-1], ErrBlockField},
 		{"erased", bytes.Repeat([]byte{0xFF}, BlockSize), ErrBlockBlank},
-		{"all zero", make([]byte, BlockSize), ErrBlockBlank},
+		{"all zero", make([]byte, BlockSize), ErrBlockForeign},
 		{"all alike, but not as erased", bytes.Repeat([]byte{0xA5}, BlockSize), ErrBlockForeign},
 		{"another magic", with(0, 'E', 'E', 'I', '0'), ErrBlockForeign},
 		{"magic alone", append([]byte(blockMagic), bytes.Repeat([]byte{0xFF}, BlockSize-4)...), ErrBlockCRC},

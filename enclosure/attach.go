@@ -16,7 +16,7 @@ import (
 // refused until that VM has released them, then reset.
 func (e *Enclosure) Attach(ctx context.Context, r AttachRequest) (Attached, error) {
 	if r.Wait < 0 || r.Wait > MaxWait {
-		return Attached{}, e.refused(r.By, bad(fmt.Sprintf("wait is %v, want 0..%v", r.Wait, MaxWait), ""))
+		return Attached{}, e.refused(r.By, badWait(r.Wait))
 	}
 	known := e.roster.Load()
 	vm, slots, err := e.setOf(r.VM, r.Slots)
@@ -157,7 +157,7 @@ func (e *Enclosure) Release(ctx context.Context, r ReleaseRequest) error {
 	switch r.Mode {
 	case ReleaseKeep, ReleaseHold, ReleaseFree:
 	default:
-		return e.refused(r.By, bad(fmt.Sprintf("release mode %q, want keep, hold or free", r.Mode), ""))
+		return e.refused(r.By, bad(fmt.Sprintf("there is no release mode %q", r.Mode), "say keep, hold or free"))
 	}
 	if err := e.acquire(ctx, "release "+r.VM, false, slots...); err != nil {
 		return e.refused(r.By, err)

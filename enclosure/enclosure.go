@@ -117,6 +117,11 @@ func (e *Enclosure) openStore(ctx context.Context, opt Options) *Error {
 		}
 	}
 	store, report, err := nvm.Mount(ctx, sc.Medium, so)
+	if m, ok := sc.Medium.(identifier); ok && err != nil {
+		if found, not := m.Identify(ctx); errors.Is(not, nvm.ErrAddressing) || errors.Is(not, nvm.ErrSize) {
+			return fail("the store's chip is not the configured one: found "+found.String(), "correct the part in the configuration, or put the right chip there", not)
+		}
+	}
 	if errors.Is(err, nvm.ErrUnformatted) && report.State == nvm.Blank && sc.FormatBlank {
 		store, err = nvm.Format(ctx, sc.Medium, e.newIncarnation(), so)
 		if err == nil {
@@ -179,7 +184,7 @@ type identifier interface {
 // 0.1 s that a chip of unknown kind takes is saved.
 func (e *Enclosure) identifySlot(ctx context.Context, s *slot) *Error {
 	if s.cfg.Problem != nil {
-		return &Error{Code: CodeHardware, Slot: s.cfg.Name, Where: s.where(), What: "the slot's bus could not be opened", Err: s.cfg.Problem}
+		return s.untouched("the slot's bus could not be opened", s.cfg.Problem)
 	}
 	if err := e.identifyEngine(ctx, s); err != nil {
 		return err
@@ -195,7 +200,7 @@ func (e *Enclosure) identifySlot(ctx context.Context, s *slot) *Error {
 		case errors.Is(err, nvm.ErrAddressing) || errors.Is(err, nvm.ErrSize):
 			return s.notIts("the chip at "+s.cfg.Page+" is not the configured one: found "+found.String(), err)
 		case err != nil:
-			return s.hardware("the engine's EEPROM at "+s.cfg.Page+" does not answer", err)
+			return s.untouched("the engine's EEPROM at "+s.cfg.Page+" does not answer", err)
 		}
 	}
 	if g := s.cfg.Medium.Geometry(); g.Page < ee.BlockSize {
@@ -223,13 +228,20 @@ func (s *slot) notTheEngine(id ee.Identity, err error) *Error {
 	case errors.Is(err, ee.ErrWrongID):
 		return s.notIts("what answers is not the engine", err)
 	case err != nil:
-		return s.hardware("the engine does not answer", err)
+		return s.untouched("the engine does not answer", err)
 	case !s.cfg.MAC.IsZero() && id.MAC != s.cfg.MAC:
 		return s.notIts(fmt.Sprintf("the engine has MAC %s, configured is %s", id.MAC, s.cfg.MAC), nil)
 	case s.cfg.Serial != 0 && id.Vendor != ee.NoDevice && id.Serial != s.cfg.Serial:
 		return s.notIts(fmt.Sprintf("the device has serial %016x, configured is %016x", id.Serial, s.cfg.Serial), nil)
 	}
 	return nil
+}
+
+// untouched is hardware for a slot that nothing was written to.
+func (s *slot) untouched(what string, err error) *Error {
+	e := s.hardware(what, err)
+	e.State = "nothing was written to this slot"
+	return e
 }
 
 // notIts refuses a part that is not the slot's.

@@ -158,7 +158,7 @@ func (e *Enclosure) arm(ctx context.Context, s *slot, r ArmRequest) (plan.Arming
 			return plan.Arming{}, err
 		}
 	}
-	if _, _, err := s.engine.Set(ctx, before.Control|ee.CtlGuard|ee.CtlHold); err != nil {
+	if err := e.setGuard(ctx, s, before.Control|ee.CtlGuard|ee.CtlHold); err != nil {
 		return plan.Arming{}, s.hardware("the guard could not be put on", err)
 	}
 	now, err := e.observe(ctx, s)
@@ -208,6 +208,19 @@ func (e *Enclosure) arm(ctx context.Context, s *slot, r ArmRequest) (plan.Arming
 	return plan.Arming{Proof: true, Flag: to, Base: ev.Base, ID: r.ID, Reason: why.String()}, nil
 }
 
+// setGuard writes CONTROL where the link stays as it is. If the engine restarted
+// since CONTROL was read, the same write puts its link on again: the peer that
+// it may connect to goes first.
+func (e *Enclosure) setGuard(ctx context.Context, s *slot, control uint8) error {
+	st := e.state(s)
+	want := plan.Desire(st, e.inc, e.policyOf(st), e.peerOf(st.Now.To))
+	if control&ee.CtlLink != 0 && want.Link {
+		return s.engine.Connect(ctx, want.Peer, want.Show, control)
+	}
+	_, _, err := s.engine.Set(ctx, control&^ee.CtlLink)
+	return err
+}
+
 // prove writes PROVEN and reads it back.
 func (e *Enclosure) prove(ctx context.Context, s *slot, resets uint32) error {
 	if err := s.engine.Prove(ctx, resets); err != nil {
@@ -255,7 +268,7 @@ func (e *Enclosure) disarm(ctx context.Context, s *slot) error {
 	}
 	o, err := e.observe(ctx, s)
 	if err == nil && st.Evidence != nil && !st.Evidence.GuardBefore {
-		_, _, err = s.engine.Set(ctx, o.Control&^ee.CtlGuard)
+		err = e.setGuard(ctx, s, o.Control&^ee.CtlGuard)
 	}
 	if err != nil {
 		return s.hardware("disarmed, but the guard could not be put back", err)
@@ -444,6 +457,12 @@ func (e *Enclosure) followAck(ctx context.Context, s *slot) error {
 // follow makes page, shown flag and guard follow a flag that has just changed;
 // the link stays as it is.
 func (e *Enclosure) follow(ctx context.Context, s *slot) *failure {
+	f := e.followOnce(ctx, s)
+	s.stale = f != nil // the poller tries again
+	return f
+}
+
+func (e *Enclosure) followOnce(ctx context.Context, s *slot) *failure {
 	if s.can(ee.CapStatus) {
 		if _, err := e.observe(ctx, s); err != nil {
 			return &failure{err: s.hardware("the engine can not be read", err)}
@@ -452,7 +471,7 @@ func (e *Enclosure) follow(ctx context.Context, s *slot) *failure {
 	st := e.state(s)
 	guard := e.policyOf(st).Guard(st.Flag(), st.Held())
 	if s.can(ee.CapResetGuard) && !guard.Guard && s.live.Control&ee.CtlGuard != 0 {
-		if _, _, err := s.engine.Set(ctx, s.live.Control&^ee.CtlGuard); err != nil {
+		if err := e.setGuard(ctx, s, s.live.Control&^ee.CtlGuard); err != nil {
 			return &failure{err: s.hardware("the guard could not be put off", err)}
 		}
 		if _, err := e.observe(ctx, s); err != nil {

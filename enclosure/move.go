@@ -25,7 +25,7 @@ func (e *Enclosure) Move(ctx context.Context, r MoveRequest) (Move, error) {
 		return Move{}, e.refused(r.By, bad("the move has no ID", "give one, so that a repeat has the effect of one"))
 	}
 	if r.Wait < 0 || r.Wait > MaxWait {
-		return Move{}, e.refused(r.By, bad(fmt.Sprintf("wait is %v, want 0..%v", r.Wait, MaxWait), ""))
+		return Move{}, e.refused(r.By, badWait(r.Wait))
 	}
 	known := e.roster.Load()
 	vm, slots, err := e.setOf(r.VM, r.Slots)
@@ -144,7 +144,7 @@ func (e *Enclosure) setOf(vmName string, slotNames []string) (*VMConfig, []*slot
 			}
 		}
 		if slices.Contains(slots, s) {
-			return nil, nil, bad("slot "+n+" is named twice", "")
+			return nil, nil, bad("slot "+n+" is named twice", "name each slot once, or none for all of the VM")
 		}
 		slots = append(slots, s)
 	}
@@ -179,7 +179,7 @@ func (e *Enclosure) mayAssign(vm *VMConfig, target *HostConfig, slots []*slot, e
 			return err
 		}
 		if !slices.Contains(slots, s) {
-			return bad("a generation is given for slot "+name+", which is not in the set", "")
+			return bad("a generation is given for slot "+name+", which is not in the set", "give generations of the slots that are to be moved")
 		}
 		if have := (ee.Generation{Incarnation: e.inc, Counter: e.state(s).Now.Gen}); have != gen {
 			return &Error{
@@ -259,7 +259,7 @@ func (e *Enclosure) assign(ctx context.Context, a plan.Assignment, slots []*slot
 		// slots keep the generation that they have.
 		a.Kind = plan.KindCancel
 		if err := e.put(context.WithoutCancel(ctx), nvm.Urgent, e.assignmentRecord(a)); err != nil {
-			seen.Err = errors.Join(seen.Err, fmt.Errorf("and its intent could not be cancelled: %w", err))
+			seen.Err = also(seen.Err, fmt.Errorf("and its intent could not be cancelled: %w", err))
 			seen.State = "nothing was cut; the move may be carried out when the agent starts again"
 		}
 		e.end(m, MoveRefused, seen)
@@ -298,7 +298,11 @@ func (e *Enclosure) look(ctx context.Context, slots []*slot) ([]*item, *Error) {
 	})
 	for _, it := range items {
 		if it.err != nil {
-			return items, e.asError(it.err)
+			known := e.asError(it.err)
+			if known.State == "" {
+				known.State = "nothing was changed"
+			}
+			return items, known
 		}
 	}
 	return items, nil
@@ -406,7 +410,7 @@ func (e *Enclosure) fail(ctx context.Context, p *pass, f *failure, m *Move, slot
 	}
 	if err != nil {
 		both := *f.err
-		both.Err = errors.Join(f.err.Err, fmt.Errorf("and going back failed: %w", err))
+		both.Err = also(f.err.Err, fmt.Errorf("and going back failed: %w", err))
 		p.block(clean, &both)
 		state = MoveBlocked
 	}
@@ -658,6 +662,18 @@ func (e *Enclosure) refused(by string, err error) error {
 	}
 	e.emit(Event{Kind: "refused", Slot: known.Slot, Code: string(known.Code), Text: known.Error(), By: by})
 	return known
+}
+
+// also is both errors on one line; first may be nil.
+func also(first, second error) error {
+	if first == nil {
+		return second
+	}
+	return fmt.Errorf("%w; %w", first, second)
+}
+
+func badWait(d time.Duration) *Error {
+	return bad(fmt.Sprintf("wait is %v", d), fmt.Sprintf("give 0..%v; 0 is for %v", MaxWait, DefaultWait))
 }
 
 func bad(what, next string) *Error {

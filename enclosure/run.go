@@ -37,9 +37,7 @@ func (e *Enclosure) Run(ctx context.Context) error {
 			return ctx.Err()
 		case <-tick.C:
 		}
-		e.mu.Lock()
-		problem := e.problem
-		e.mu.Unlock()
+		problem := e.storeProblem()
 		if problem != nil && e.store != nil {
 			return fmt.Errorf("starting again settles what the store holds: %w", problem)
 		}
@@ -76,11 +74,18 @@ func (e *Enclosure) pollAll(ctx context.Context, slots []*slot) {
 		case <-tick.C:
 		}
 		for _, s := range slots {
-			if ctx.Err() == nil {
+			// Without a store nobody knows how a slot should be.
+			if ctx.Err() == nil && e.storeProblem() == nil {
 				e.poll(ctx, s)
 			}
 		}
 	}
+}
+
+func (e *Enclosure) storeProblem() *Error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.problem
 }
 
 // idleAfter is how long nothing must have been assigned before the store is
@@ -143,8 +148,11 @@ func (e *Enclosure) poll(ctx context.Context, s *slot) {
 		}
 		e.emit(Event{Kind: "fault", Slot: s.cfg.Name, Text: s.cfg.Name + ": engine or device was replaced"})
 	}
-	if e.astray(s, o) || before != nil {
+	if e.astray(s, o) || before != nil || e.strayPeer(ctx, s, o) {
 		e.bringBack(ctx, s, false)
+	}
+	if s.stale {
+		e.follow(ctx, s)
 	}
 	if st := e.state(s); (st.Flag() == plan.Armed || st.Flag() == plan.Target) && plan.Doubt(st, s.live) != plan.NoReason {
 		// Hosts read the flag in band: it must not stand longer than this.
@@ -157,6 +165,18 @@ func (e *Enclosure) poll(ctx context.Context, s *slot) {
 }
 
 // astray tells whether an engine is not as its agent left it.
+// strayPeer tells whether an engine whose link is on may connect to another
+// peer, or shows another flag, than its agent wrote.
+func (e *Enclosure) strayPeer(ctx context.Context, s *slot, o ee.Observation) bool {
+	if o.Control&ee.CtlLink == 0 || !s.can(ee.CapLinkControl) {
+		return false
+	}
+	peer, show, err := s.engine.Expected(ctx)
+	st := e.state(s)
+	want := plan.Desire(st, e.inc, e.policyOf(st), e.peerOf(st.Now.To))
+	return err == nil && (s.can(ee.CapExpectPeer) && peer != want.Peer || s.can(ee.CapFlagMirror) && show != want.Show)
+}
+
 func (e *Enclosure) astray(s *slot, o ee.Observation) bool {
 	st := e.state(s)
 	want := plan.Desire(st, e.inc, e.policyOf(st), e.peerOf(st.Now.To))

@@ -40,6 +40,7 @@ type slot struct {
 	cut      string // "confirmed", "unconfirmed", ""
 	blocked  *blockage
 	leaseEnd time.Time // of an arming
+	stale    bool      // page, shown flag and guard have not followed the records yet
 	loading  bool      // the engine may be reading its chip
 	bound    uint16    // group that an operation under way brings the slot to; 0 = none
 	left     bool      // that operation has cut the slot from where it was
@@ -65,7 +66,10 @@ func (s *slot) where() string {
 
 // hardware wraps what an engine or a chip said.
 func (s *slot) hardware(what string, err error) *Error {
-	return &Error{Code: CodeHardware, Slot: s.cfg.Name, Where: s.where(), What: what, Err: err, Retry: true}
+	return &Error{
+		Code: CodeHardware, Slot: s.cfg.Name, Where: s.where(), What: what, Err: err, Retry: true,
+		Next: "check the part, its power and its bus; what can be mended is mended by itself once it answers",
+	}
 }
 
 // pollHolder marks a lock that is about to be free again, so that a request

@@ -24,6 +24,8 @@ type memory interface {
 	Erases() []int
 	Flip(bit int)
 	Stick(page int, stuck bool)
+	Readings() map[int]int
+	SetPick(func(page, n int) int)
 	Image() []byte
 	Load(img []byte)
 }

@@ -27,6 +27,9 @@ type Chip struct {
 	ProgramHook func(page int) error
 	// EraseHook is the same for blocks.
 	EraseHook func(block int) error
+	// Pick, if set, chooses what a torn page reads as, of n things; by default
+	// it is one at random each time.
+	Pick func(page, n int) int
 
 	g      nvm.Geometry
 	cells  []byte
@@ -92,10 +95,14 @@ func (c *Chip) ReadAt(ctx context.Context, p []byte, off int64) error {
 	for _, page := range c.tornPages() {
 		g := c.ghosts[page]
 		start := page * c.g.Page
-		alt := c.rng.IntN(len(g.alts))
+		pick := func() int { return c.rng.IntN(len(g.alts)) }
+		if c.Pick != nil {
+			pick = func() int { return c.Pick(page, len(g.alts)) }
+		}
+		alt := pick()
 		for i := range c.g.Page {
 			if g.perByte {
-				alt = c.rng.IntN(len(g.alts))
+				alt = pick()
 			}
 			if at := start + i - int(off); at >= 0 && at < len(p) {
 				p[at] = g.alts[alt][i]
@@ -103,6 +110,20 @@ func (c *Chip) ReadAt(ctx context.Context, p []byte, off int64) error {
 		}
 	}
 	return nil
+}
+
+// tearFurther tears a page that may have been torn already. If it is not stable
+// afterwards, it may read as what it could read as before, too.
+func (c *Chip) tearFurther(olds [][]byte, new []byte) Torn {
+	t := c.tear(c.rng, olds[c.rng.IntN(len(olds))], new)
+	if len(t.Alts) > 1 && !t.PerByte {
+		for _, old := range olds {
+			if !slices.ContainsFunc(t.Alts, func(a []byte) bool { return bytes.Equal(a, old) }) {
+				t.Alts = append(t.Alts, old)
+			}
+		}
+	}
+	return t
 }
 
 func (c *Chip) tornPages() []int {
@@ -152,7 +173,7 @@ func (c *Chip) program(ctx context.Context, p []byte, off int64, merge func(have
 	}
 	if c.cutNow() {
 		c.off = true
-		c.setPage(page, c.tear(c.rng, olds[c.rng.IntN(len(olds))], news[0]))
+		c.setPage(page, c.tearFurther(olds, news[0]))
 		if c.rng.IntN(2) == 0 {
 			return nil // it had the bytes, and power went in the write cycle
 		}
@@ -208,6 +229,18 @@ func (c *Chip) PowerOn() { c.off, c.armed = false, false }
 
 // Torn is how many pages read differently each time.
 func (c *Chip) Torn() int { return len(c.ghosts) }
+
+// Readings is how many things each torn page may read as.
+func (c *Chip) Readings() map[int]int {
+	n := map[int]int{}
+	for p, g := range c.ghosts {
+		n[p] = len(g.alts)
+	}
+	return n
+}
+
+// SetPick sets Pick.
+func (c *Chip) SetPick(pick func(page, n int) int) { c.Pick = pick }
 
 // Ops is how many pages have been written and blocks erased, all told.
 func (c *Chip) Ops() int { return c.ops }
@@ -309,7 +342,7 @@ func (n *NOR) Erase(ctx context.Context, off int64) error {
 		case n.stuck[page]:
 		case cut:
 			olds, _ := n.page(page)
-			n.setPage(page, n.tear(n.rng, olds[n.rng.IntN(len(olds))], erased))
+			n.setPage(page, n.tearFurther(olds, erased))
 		default:
 			n.setPage(page, Torn{Alts: [][]byte{erased}})
 		}
