@@ -152,7 +152,7 @@ func (e *Enclosure) poll(ctx context.Context, s *slot) {
 		e.bringBack(ctx, s, false)
 	}
 	if s.stale {
-		e.follow(ctx, s)
+		_ = e.follow(ctx, s) // the poller comes by again
 	}
 	if st := e.state(s); (st.Flag() == plan.Armed || st.Flag() == plan.Target) && plan.Doubt(st, s.live) != plan.NoReason {
 		// Hosts read the flag in band: it must not stand longer than this.

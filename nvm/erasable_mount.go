@@ -49,7 +49,7 @@ func (e *erasable) mount(ctx context.Context, sc *scan, rep *Report) error {
 	}
 	e.findFill(lastAt)
 	if s.opt.Suspect {
-		return e.recover(ctx, sc, newest, kept, lastAt, rep)
+		return e.recover(ctx, sc, newest, kept, rep)
 	}
 	s.damaged = slices.Clone(rep.Damaged)
 	return nil
@@ -168,21 +168,26 @@ func (e *erasable) findFill(lastAt int) {
 }
 
 // recover makes what Mount has read last. A page in which a write was cut
-// short either reads as something, or as erased, and then it is the one that
-// would be written next, or one that a recovery before has passed. So:
+// short reads as something, or as erased; then it is the one to be written
+// next, or one that a recovery before has passed. So:
 //
-//  1. The next two pages are voided. From here on nothing before them is ever
+//  1. From the newest batch on, what is not a batch's page is voided, in order:
+//     also what reads as void, and may have been half voided.
+//  2. The next two pages are voided. From here on nothing before them is ever
 //     taken for the next page, whatever it reads as later. Two, because the
 //     second may have been half voided when the first still read as a batch's
 //     page; to write it would not make it read the same each time.
-//  2. The newest batch's last page is written anew behind them.
-//  3. Everything before that is not a page of a whole batch is voided, also what
-//     reads as void and may have been half voided, and so is the page that was
-//     written anew.
-//  4. Blocks whose erasing may have been cut short are erased again, and if
+//  3. The newest batch's last page is written anew behind them.
+//  4. The pages of batches that are not complete are voided, the last first: one
+//     that could have completed them is gone since step 1. So are pages that
+//     are damaged, and the one that was written anew.
+//  5. Blocks whose erasing may have been cut short are erased again, and if
 //     recoveries have used up their pages, a block is made free.
-func (e *erasable) recover(ctx context.Context, sc *scan, newest found, kept *batch, lastAt int, rep *Report) error {
+func (e *erasable) recover(ctx context.Context, sc *scan, newest found, kept *batch, rep *Report) error {
 	s := e.s
+	if err := s.clearAll(ctx, rep, e.passed(sc, newest)); err != nil {
+		return err
+	}
 	if err := e.passDirty(ctx, sc, rep); err != nil {
 		return err
 	}
@@ -198,74 +203,30 @@ func (e *erasable) recover(ctx context.Context, sc *scan, newest found, kept *ba
 		}
 	}
 	old := e.tailPage
-	for newest.seq != 0 && !rep.Rewritten {
-		if !e.open() {
-			rep.Unsettled = true
-			break
-		}
-		p := e.at*e.per + e.fill
-		copy(e.buf, e.tail)
-		err := s.set(ctx, p, e.buf)
-		if err == nil {
-			s.mu.Lock()
-			if kept != nil {
-				s.x.at[old] = nil
-				kept.pages[len(kept.pages)-1] = int32(p)
-				s.x.at[p] = kept
-			}
-			s.mu.Unlock()
-			e.tailPage = p
-			rep.Rewritten = true
-			e.advance()
-			break
-		}
-		if fatal(ctx, err) {
+	if newest.seq != 0 {
+		if err := e.rewrite(ctx, kept, rep); err != nil {
 			return err
 		}
-		if err := e.failed(ctx, p); err != nil {
-			return err
-		}
-	}
-	// Pages that were being written or voided when power was lost stand behind
-	// the first copy of the newest batch's last page, which is voided last.
-	back := func(p int) int { return (e.at - p/e.per + len(e.blk)) % len(e.blk) }
-	recent := 0
-	for p := range sc.info {
-		if in := &sc.info[p]; in.state == pageValid && in.seq >= newest.seq {
-			recent = max(recent, back(p))
-		}
-	}
-	if newest.seq == 0 {
-		recent = len(e.blk)
 	}
 	var clear []int
 	for p := range sc.info {
 		in := &sc.info[p]
-		b := p / e.per
-		written := b != e.at || p%e.per < e.fill
 		switch {
-		case p%e.per == 0 || p == e.tailPage || slices.Contains(rep.Cleared, p):
-			continue
-		case in.state == pageBad:
-		case in.state == pageValid && in.seq > newest.seq:
-		case in.state == pageValid && rep.Rewritten && in.seq == newest.seq && in.part == sc.info[old].part && in.parts == sc.info[old].parts:
-		case (in.state == pageErased || in.state == pageVoid) && back(p) <= recent && written && e.blk[b].state != blockReady:
-		default:
-			continue
+		case p%e.per == 0 || slices.Contains(rep.Cleared, p):
+		case in.state == pageBad,
+			in.state == pageValid && in.seq > newest.seq,
+			in.state == pageValid && rep.Rewritten && in.seq == newest.seq && in.part == sc.info[old].part && in.parts == sc.info[old].parts:
+			clear = append(clear, p)
 		}
-		clear = append(clear, p)
 	}
-	// The last first: the first part of a batch only when the torn one that
-	// could have completed it is gone.
-	slices.SortFunc(clear, func(p, q int) int { return cmp.Or(cmp.Compare(back(p), back(q)), cmp.Compare(q, p)) })
+	slices.SortFunc(clear, func(p, q int) int { return -e.compare(p, q) })
 	if err := s.clearAll(ctx, rep, clear); err != nil {
 		return err
 	}
 	if err := e.eraseDirty(ctx); err != nil {
 		return err
 	}
-	// Make room for the next recovery.
-	for range len(sc.info) {
+	for range len(sc.info) { // make room for the next recovery
 		if e.erased() >= e.reserve() {
 			break
 		}
@@ -275,6 +236,66 @@ func (e *erasable) recover(ctx context.Context, sc *scan, newest found, kept *ba
 			break
 		}
 	}
+	return nil
+}
+
+// compare orders pages as they are written, up to the one to be written next.
+func (e *erasable) compare(p, q int) int {
+	back := func(p int) int { return (e.at - p/e.per + len(e.blk)) % len(e.blk) }
+	return cmp.Or(cmp.Compare(back(q), back(p)), cmp.Compare(p, q))
+}
+
+// passed are the written pages behind the first of the newest batch that are
+// not a batch's, in order.
+func (e *erasable) passed(sc *scan, newest found) []int {
+	first := -1
+	for p := range sc.info {
+		if in := &sc.info[p]; in.state == pageValid && in.seq >= newest.seq && (first < 0 || e.compare(p, first) < 0) {
+			first = p
+		}
+	}
+	var out []int
+	for p := range sc.info {
+		b := p / e.per
+		if p%e.per == 0 || e.blk[b].state != blockUsed || b == e.at && p%e.per >= e.fill {
+			continue
+		}
+		if sc.info[p].state != pageValid && (first < 0 || newest.seq == 0 || e.compare(p, first) > 0) {
+			out = append(out, p)
+		}
+	}
+	slices.SortFunc(out, e.compare)
+	return out
+}
+
+// rewrite writes the newest batch's last page to the next page.
+func (e *erasable) rewrite(ctx context.Context, kept *batch, rep *Report) error {
+	s := e.s
+	for e.open() {
+		p := e.at*e.per + e.fill
+		copy(e.buf, e.tail)
+		err := s.set(ctx, p, e.buf)
+		if err == nil {
+			s.mu.Lock()
+			if kept != nil {
+				s.x.at[e.tailPage] = nil
+				kept.pages[len(kept.pages)-1] = int32(p)
+				s.x.at[p] = kept
+			}
+			s.mu.Unlock()
+			e.tailPage = p
+			e.advance()
+			rep.Rewritten = true
+			return nil
+		}
+		if fatal(ctx, err) {
+			return err
+		}
+		if err := e.failed(ctx, p); err != nil {
+			return err
+		}
+	}
+	rep.Unsettled = true
 	return nil
 }
 

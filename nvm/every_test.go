@@ -49,7 +49,7 @@ func TestEveryReading(t *testing.T) {
 					m.Cut(n, e.tear)
 					s.Put(bg, nvm.Urgent, recs...)
 					m.PowerOn()
-					e.explore(m, 2, fmt.Sprintf("part %d", n))
+					e.explore(m, 3, fmt.Sprintf("part %d", n))
 				}
 				t.Logf("%d mounts", e.mounts)
 			})

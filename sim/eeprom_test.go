@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -326,7 +327,7 @@ func TestChipAgainstArray(t *testing.T) {
 			return o
 		}), 1, 20).Draw(r, "ops")
 
-		var diff string // a bubble has its own goroutine, rapid wants to be told in its
+		var diff strings.Builder // a bubble has its own goroutine, rapid wants to be told in its
 		in(t, func(t *testing.T) {
 			w := New(oneChip(name))
 			m := memoryOf(w, "c")
@@ -336,15 +337,15 @@ func TestChipAgainstArray(t *testing.T) {
 					m.put(t, o.Off, o.Data)
 					copy(want[o.Off:], o.Data)
 				} else if d := cmp.Diff(append(want[o.Off:len(want):len(want)], want...)[:o.N], m.get(t, o.Off, o.N)); d != "" {
-					diff += fmt.Sprintf("read of %d bytes at 0x%04x:\n%s", o.N, o.Off, d)
+					diff.WriteString(fmt.Sprintf("read of %d bytes at 0x%04x:\n%s", o.N, o.Off, d))
 				}
 			}
 			if img := w.Chip("c").Image(); !bytes.Equal(img, want) { // cmp is slow on this much
-				diff += "the image differs:\n" + cmp.Diff(want, img)
+				diff.WriteString("the image differs:\n" + cmp.Diff(want, img))
 			}
 		})
-		if diff != "" {
-			r.Fatal(diff)
+		if diff.String() != "" {
+			r.Fatal(diff.String())
 		}
 	})
 }

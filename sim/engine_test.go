@@ -80,7 +80,7 @@ func TestReadOnly(t *testing.T) {
 		boot(w)
 		e := engineOf(t, w, "gpu0")
 		before := w.Slot("gpu0").Registers()
-		for reg := uint16(0); reg < ee.RegEnd+4; reg++ {
+		for reg := range uint16(ee.RegEnd + 4) {
 			if reg != ee.RegControl {
 				e.set(reg, 0xFF)
 			}
@@ -123,7 +123,7 @@ func TestReload(t *testing.T) {
 		if w.Slot("gpu0").State().Status&ee.StatLoaded != 0 {
 			t.Error("loaded too early")
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		st = w.Slot("gpu0").State()
 		if st.Status&ee.StatLoaded == 0 || st.Block.Group != 102 || st.Control != keep || st.Latch != 0 || st.Proven != 9 || st.Resets != 1 {
 			t.Errorf("after the load: %+v", st)

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 
@@ -274,12 +275,9 @@ func (c *Chip) Load(img []byte) {
 func (c *Chip) clone(seed uint64) *Chip {
 	d := newChip(c.g, seed)
 	copy(d.cells, c.cells)
-	for p, g := range c.ghosts {
-		d.ghosts[p] = g // alternatives are never changed, only replaced
-	}
-	for p, s := range c.stuck {
-		d.stuck[p] = s
-	}
+	// alternatives are never changed, only replaced
+	maps.Copy(d.ghosts, c.ghosts)
+	maps.Copy(d.stuck, c.stuck)
 	return d
 }
 

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
 	"baton/pcie"
@@ -179,11 +180,12 @@ func (c *Client) Membership(ctx context.Context, port string) ([]uint16, error) 
 }
 
 func path(parts ...string) string {
-	p := "/v1"
+	var p strings.Builder
+	p.WriteString("/v1")
 	for _, s := range parts {
-		p += "/" + url.PathEscape(s)
+		p.WriteString("/" + url.PathEscape(s))
 	}
-	return p
+	return p.String()
 }
 
 func (c *Client) post(ctx context.Context, path string, in any) error {

@@ -26,7 +26,7 @@ func TestPagesExist(t *testing.T) {
 		_, err := os.Stat(path)
 		return err == nil
 	}
-	for _, file := range strings.Fields(string(out)) {
+	for file := range strings.FieldsSeq(string(out)) {
 		text, err := os.ReadFile(filepath.Join(root, file))
 		if err != nil {
 			continue // deleted, not yet committed

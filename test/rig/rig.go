@@ -47,7 +47,7 @@ type Rig struct {
 
 	ctx     context.Context
 	cancel  context.CancelFunc
-	done    chan error
+	done    chan struct{}
 	options Options
 	moves   byte
 	nonces  map[string]ee.UUID // of each VM's latest start
@@ -239,15 +239,18 @@ func (r *Rig) Start(opt enclosure.Options) {
 
 // Run lets the agent's poller run until Stop.
 func (r *Rig) Run() {
-	r.done = make(chan error, 1)
-	go func(e *enclosure.Enclosure, ctx context.Context) { r.done <- e.Run(ctx) }(r.E, r.ctx)
+	r.done = make(chan struct{})
+	go func(e *enclosure.Enclosure, ctx context.Context, done chan struct{}) {
+		defer close(done)
+		_ = e.Run(ctx) // it ends with ctx
+	}(r.E, r.ctx, r.done)
 }
 
 // Stop ends the agent, as SIGKILL would: nothing is tidied up.
 func (r *Rig) Stop() {
 	r.cancel()
 	if r.done != nil {
-		_ = <-r.done // why it ended is nobody's who kills it
+		<-r.done
 		r.done = nil
 	}
 }
