@@ -4,7 +4,9 @@ import (
 	"testing"
 	"time"
 
+	"baton/ee"
 	"baton/enclosure"
+	"baton/enclosure/plan"
 	"baton/sim"
 	"baton/test/rig"
 )
@@ -72,5 +74,187 @@ func TestFoundUnfenceWithoutConfirmation(t *testing.T) {
 		r.Restart()
 		r.Unfence(rig.A)
 		r.Attach(rig.VM1, rig.A)
+	})
+}
+
+// An engine that restarts just before the guard is written under its link puts
+// the link on again by that write: for its host alone, not for whoever has the
+// group.
+func TestFoundGuardWrittenAfterRestart(t *testing.T) {
+	world(t, rig.Options{}, func(t *testing.T, r *rig.Rig) {
+		running(t, r)
+		r.W.Server(rig.A).LinkLoss()
+		r.W.Server(rig.C).SetGroup(rig.GroupA) // a stale one
+		once := false
+		r.W.Bus("bus0").OnTransfer(func(addr uint16, w []byte) {
+			if addr == 0x60 && len(w) > 2 && !once {
+				once = true
+				r.W.Slot("gpu0").Restart()
+			}
+		})
+		_, err := r.E.Arm(r.Ctx(), enclosure.ArmRequest{Slot: "gpu0", ID: rig.UUID(100), Gen: r.Gen("gpu0"), By: "test"})
+		t.Logf("arm: %v", err)
+		if !once {
+			t.Fatal("nothing was written")
+		}
+		time.Sleep(time.Second)
+		r.Run()
+		time.Sleep(3 * time.Second)
+		for _, iv := range r.W.Reach() {
+			if iv.Server == rig.C {
+				t.Errorf("C, which is not the slot's host, reached the device: %+v", iv)
+			}
+		}
+		r.W.Server(rig.A).LinkRestore()
+		time.Sleep(time.Second)
+		r.WantHost("gpu0", rig.A)
+		r.WantVerdict("gpu0", plan.No)
+	})
+}
+
+// lived fails the test if a life that once went wrong goes wrong again.
+func lived(t *testing.T, l life) {
+	t.Helper()
+	for _, what := range live(t, l) {
+		t.Error(what)
+	}
+}
+
+// An agent that is killed between the intent and the reset leaves the memory of
+// the VM before: the next agent must not take it for the new VM's.
+func TestFoundKillBeforeReset(t *testing.T) {
+	for when := time.Duration(0); when < 12*time.Millisecond; when += time.Millisecond {
+		lived(t, life{policies: [2]plan.Policy{plan.Always, plan.Always}, steps: []step{
+			{do: action{what: "start", vm: 1, host: 0, mask: 1}},
+			{do: action{what: "release-free", vm: 1, host: 0, mask: 1}},
+			{do: action{what: "attach", vm: 0, host: 2, mask: 1}, mid: action{what: "kill-agent"}, when: when},
+			{do: action{what: "boot", vm: 0, host: 2, mask: 1}},
+		}})
+	}
+}
+
+// A fence that comes between the intent of a slot for another VM and the reset
+// of its device holds it for that VM: the proof of the VM before is not its.
+func TestFoundFenceBeforeReset(t *testing.T) {
+	for when := time.Duration(0); when < 12*time.Millisecond; when += time.Millisecond {
+		lived(t, life{policies: [2]plan.Policy{plan.Always, plan.Always}, steps: []step{
+			{do: action{what: "start", vm: 1, host: 0, mask: 1}},
+			{do: action{what: "release-keep", vm: 1, host: 0, mask: 1}},
+			{do: action{what: "attach", vm: 0, host: 2, mask: 1}, mid: action{what: "fence", host: 2}, when: when},
+			{do: action{what: "start", vm: 0, host: 1, mask: 1}},
+		}})
+	}
+}
+
+// Without a device reset nothing shows in the engine's counter: the proof of the
+// VM before must not speak for the next.
+func TestFoundProofOfTheVMBefore(t *testing.T) {
+	for _, policy := range []plan.Policy{plan.Never, plan.OnMove, plan.Always} {
+		world(t, rig.Options{Policy: policy, ProfileMod: func(p *ee.Profile) { p.Caps &^= ee.CapDeviceReset }}, func(t *testing.T, r *rig.Rig) {
+			running(t, r)
+			if err := r.E.Release(r.Ctx(), enclosure.ReleaseRequest{VM: rig.VM1, Mode: enclosure.ReleaseKeep}); err != nil {
+				t.Fatal(err)
+			}
+			r.Attach(rig.VM2, rig.B)
+			r.WantVerdict("gpu0", plan.No)
+			q := r.Request(rig.VM2, rig.C)
+			q.Preserve = false
+			if m, err := r.E.Move(r.Ctx(), q); err != nil || m.State != enclosure.MoveDone {
+				t.Fatalf("move = %s, %v", m.State, err)
+			}
+			r.WantVerdict("gpu0", plan.No)
+		})
+	}
+}
+
+// A guard that is gone while the slot is with nobody is put back, not only at
+// the next start of the agent.
+func TestFoundGuardOfHeldSlot(t *testing.T) {
+	world(t, rig.Options{}, func(t *testing.T, r *rig.Rig) {
+		running(t, r)
+		r.Fence(rig.A)
+		r.Run()
+		r.W.Slot("gpu0").Restart()
+		time.Sleep(3 * time.Second)
+		if c := r.W.Slot("gpu0").State().Control; c&(ee.CtlGuard|ee.CtlHold) != ee.CtlGuard|ee.CtlHold {
+			t.Errorf("CONTROL is 0x%02x; want guard and hold", c)
+		}
+		quiet(t, r, func() { r.Restart() })
+	})
+}
+
+// What a cut does to a memory that nothing guards is recorded and shown at once.
+func TestFoundReleaseWithoutGuard(t *testing.T) {
+	world(t, rig.Options{Policy: plan.Never}, func(t *testing.T, r *rig.Rig) {
+		running(t, r)
+		if err := r.E.Release(r.Ctx(), enclosure.ReleaseRequest{VM: rig.VM1, Mode: enclosure.ReleaseHold}); err != nil {
+			t.Fatal(err)
+		}
+		if s := r.SlotStatus("gpu0"); s.Link != "down" || s.Flag == plan.Armed || s.Memory.Preserved != plan.No {
+			t.Errorf("link %s, flag %s, memory %s; want down, not armed, no", s.Link, s.Flag, s.Memory.Preserved)
+		}
+		quiet(t, r, func() { r.Restart() })
+	})
+}
+
+// A device keeps its power when its engine could not be read before the cut.
+func TestFoundCutOfUnreadEngine(t *testing.T) {
+	for ms := range 12 {
+		world(t, rig.Options{}, func(t *testing.T, r *rig.Rig) {
+			running(t, r)
+			r.Stop()
+			r.W.Bus("bus0").Inject(sim.Fault{Kind: sim.NACKAddr, Addr: 0x60, For: time.Duration(ms) * 5 * time.Millisecond})
+			r.Start(enclosure.Options{SameBoot: true})
+			r.E.Fence(r.Ctx(), rig.A, "test")
+			if c := r.W.Slot("gpu0").State().Control; c&ee.CtlPower == 0 {
+				t.Errorf("fault of %d ms: the agent took the device's power", 5*ms)
+			}
+		})
+	}
+}
+
+// An EEPROM that does not answer is no reason to leave its engine linked to a
+// fenced host.
+func TestFoundFenceWithoutChip(t *testing.T) {
+	world(t, rig.Options{}, func(t *testing.T, r *rig.Rig) {
+		running(t, r)
+		r.W.Chip("gpu0").SetDead(true)
+		r.Restart()
+		r.Fence(rig.A)
+		r.WantHost("gpu0", "")
+		r.Restart()
+		if s := r.SlotStatus("gpu0"); s.Cut != "confirmed" {
+			t.Errorf("after a restart the cut is %q; want confirmed", s.Cut)
+		}
+		r.W.Chip("gpu0").SetDead(false)
+		r.Run()
+		time.Sleep(2 * time.Minute)
+		r.Unfence(rig.A)
+		r.Attach(rig.VM1, rig.A)
+		r.WantHost("gpu0", rig.A)
+	})
+}
+
+// What an ack could not write, the page above all, is written once that works.
+func TestFoundAckThatCouldNotBeFollowed(t *testing.T) {
+	world(t, rig.Options{}, func(t *testing.T, r *rig.Rig) {
+		running(t, r)
+		r.Move(rig.VM1, rig.B)
+		a := r.Attach(rig.VM1, rig.B)
+		r.W.Server(rig.A).StopVM(rig.VM1)
+		r.Boot(rig.VM1, rig.B)
+		r.Run()
+		stop := r.W.Bus("bus0").Inject(sim.Fault{Kind: sim.NACKAddr, Addr: 0x20, Only: sim.WriteOp})
+		v := r.Verdict("gpu0")
+		err := r.E.Ack(r.Ctx(), enclosure.AckRequest{Slot: "gpu0", Nonce: a.Nonce, Gen: r.Gen("gpu0"), Seen: v.Now})
+		wantCode(t, err, enclosure.CodeHardware)
+		stop()
+		time.Sleep(3 * time.Second)
+		if b, err := ee.DecodeBlock(r.W.Chip("gpu0").Peek(0, ee.BlockSize)); err != nil || b.Flags&ee.FlagTarget != 0 {
+			t.Errorf("page = %+v, %v; want no target any more", b, err)
+		}
+		if show := r.W.Slot("gpu0").State().Show; show&ee.ShowTarget != 0 {
+			t.Errorf("hosts are shown 0x%02x; want no target any more", show)
+		}
 	})
 }

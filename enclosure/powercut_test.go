@@ -12,7 +12,7 @@ import (
 	"baton/test/rig"
 )
 
-// cutOp is an operation that is cut short at every position at which a power
+// cutOp is an operation that is cut short at positions at which a power
 // cut makes a difference.
 type cutOp struct {
 	name  string
@@ -57,7 +57,7 @@ var cutOps = []cutOp{
 	}, func(r *rig.Rig) { r.E.Move(r.Ctx(), r.Request(rig.VM1, rig.B)) }, []string{rig.A, rig.B}},
 }
 
-// TestPowerCuts cuts the power at every position of every operation, with each
+// TestPowerCuts cuts the power at positions all along every operation, with each
 // way of tearing a page, and looks what a new agent makes of it.
 func TestPowerCuts(t *testing.T) {
 	cuts := 0

@@ -164,7 +164,6 @@ func (e *Enclosure) poll(ctx context.Context, s *slot) {
 	e.watchPeer(ctx, s)
 }
 
-// astray tells whether an engine is not as its agent left it.
 // strayPeer tells whether an engine whose link is on may connect to another
 // peer, or shows another flag, than its agent wrote.
 func (e *Enclosure) strayPeer(ctx context.Context, s *slot, o ee.Observation) bool {
@@ -177,6 +176,7 @@ func (e *Enclosure) strayPeer(ctx context.Context, s *slot, o ee.Observation) bo
 	return err == nil && (s.can(ee.CapExpectPeer) && peer != want.Peer || s.can(ee.CapFlagMirror) && show != want.Show)
 }
 
+// astray tells whether an engine is not as its agent left it.
 func (e *Enclosure) astray(s *slot, o ee.Observation) bool {
 	st := e.state(s)
 	want := plan.Desire(st, e.inc, e.policyOf(st), e.peerOf(st.Now.To))
