@@ -3,7 +3,9 @@ package enclosure_test
 import (
 	"context"
 	"fmt"
+	"math/rand"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,6 +17,8 @@ import (
 	"baton/test/rig"
 )
 
+// What a review with fresh eyes has found, each as the sequence that showed it.
+
 // leashAll makes the agent killable.
 func leashAll(l *leash) func(*enclosure.Config) {
 	return func(c *enclosure.Config) {
@@ -23,7 +27,7 @@ func leashAll(l *leash) func(*enclosure.Config) {
 	}
 }
 
-func TestRv01StaleUnfenceRace(t *testing.T) {
+func TestReviewStaleUnfenceRace(t *testing.T) {
 	lost := 0
 	sweep(t, rig.Options{}, 12*time.Millisecond, 500*time.Microsecond, func(t *testing.T, r *rig.Rig, at time.Duration) {
 		running(t, r)
@@ -41,7 +45,7 @@ func TestRv01StaleUnfenceRace(t *testing.T) {
 	})
 }
 
-func TestRv02FenceRepeatedUnconfirmed(t *testing.T) {
+func TestReviewFenceRepeatedUnconfirmed(t *testing.T) {
 	world(t, rig.Options{}, func(t *testing.T, r *rig.Rig) {
 		running(t, r)
 		r.W.Bus("bus0").Inject(sim.Fault{Kind: sim.NACKAddr, Addr: 0x60})
@@ -62,7 +66,7 @@ func TestRv02FenceRepeatedUnconfirmed(t *testing.T) {
 	})
 }
 
-func TestRv03FenceFromDuringMove(t *testing.T) {
+func TestReviewFenceFromDuringMove(t *testing.T) {
 	world(t, rig.Options{Slots: 2}, func(t *testing.T, r *rig.Rig) {
 		r.StartVM(rig.VM1, rig.A, "gpu0")
 		r.StartVM(rig.VM2, rig.A, "gpu1")
@@ -87,7 +91,7 @@ func TestRv03FenceFromDuringMove(t *testing.T) {
 	})
 }
 
-func TestRv04OtherVMKill(t *testing.T) {
+func TestReviewOtherVMKill(t *testing.T) {
 	for at := time.Duration(0); at <= 40*time.Millisecond; at += time.Millisecond {
 		l := &leash{}
 		world(t, rig.Options{Config: leashAll(l)}, func(t *testing.T, r *rig.Rig) {
@@ -123,7 +127,7 @@ func TestRv04OtherVMKill(t *testing.T) {
 	}
 }
 
-func TestRv05RestartGlitch(t *testing.T) {
+func TestReviewRestartGlitch(t *testing.T) {
 	world(t, rig.Options{}, func(t *testing.T, r *rig.Rig) {
 		running(t, r)
 		r.Stop()
@@ -144,7 +148,7 @@ func TestRv05RestartGlitch(t *testing.T) {
 	})
 }
 
-func TestRv06NVMOnlySetKilled(t *testing.T) {
+func TestReviewNVMOnlySetKilled(t *testing.T) {
 	for at := 100 * time.Millisecond; at <= 240*time.Millisecond; at += 500 * time.Microsecond {
 		l := &leash{}
 		world(t, rig.Options{Profile: "nvm-only", Slots: 2, Config: leashAll(l)}, func(t *testing.T, r *rig.Rig) {
@@ -171,7 +175,7 @@ func TestRv06NVMOnlySetKilled(t *testing.T) {
 	}
 }
 
-func TestRv07LeaseAfterRestart(t *testing.T) {
+func TestReviewLeaseAfterRestart(t *testing.T) {
 	world(t, rig.Options{Policy: plan.OnMove}, func(t *testing.T, r *rig.Rig) {
 		running(t, r)
 		if _, err := r.Arm("gpu0", true); err != nil {
@@ -187,7 +191,7 @@ func TestRv07LeaseAfterRestart(t *testing.T) {
 	})
 }
 
-func TestRv08ArmNil(t *testing.T) {
+func TestReviewArmNil(t *testing.T) {
 	world(t, rig.Options{Policy: plan.Never}, func(t *testing.T, r *rig.Rig) {
 		r.Attach(rig.VM1, rig.A)
 		r.Fence(rig.A)
@@ -211,7 +215,7 @@ func TestRv08ArmNil(t *testing.T) {
 	})
 }
 
-func TestRv09BlockedUndoRestart(t *testing.T) {
+func TestReviewBlockedUndoRestart(t *testing.T) {
 	for _, how := range []string{"agent restart", "power cycle"} {
 		t.Run(how, func(t *testing.T) {
 			world(t, rig.Options{Slots: 2}, func(t *testing.T, r *rig.Rig) {
@@ -237,7 +241,7 @@ func TestRv09BlockedUndoRestart(t *testing.T) {
 	}
 }
 
-func TestRv10PartialAck(t *testing.T) {
+func TestReviewPartialAck(t *testing.T) {
 	world(t, rig.Options{Slots: 2}, func(t *testing.T, r *rig.Rig) {
 		running(t, r)
 		r.W.Server(rig.A).StopVM(rig.VM1)
@@ -266,7 +270,7 @@ func TestRv10PartialAck(t *testing.T) {
 	})
 }
 
-func TestRv11BlockedThenRestartedEngine(t *testing.T) {
+func TestReviewBlockedThenRestartedEngine(t *testing.T) {
 	world(t, rig.Options{Slots: 2}, func(t *testing.T, r *rig.Rig) {
 		running(t, r)
 		blockedMove(t, r)
@@ -292,7 +296,7 @@ func TestRv11BlockedThenRestartedEngine(t *testing.T) {
 	})
 }
 
-func TestRv12ForeignSwap(t *testing.T) {
+func TestReviewForeignSwap(t *testing.T) {
 	world(t, rig.Options{ProfileMod: func(p *ee.Profile) { p.Caps &^= ee.CapExpectPeer }}, func(t *testing.T, r *rig.Rig) {
 		running(t, r)
 		r.Run()
@@ -307,7 +311,7 @@ func TestRv12ForeignSwap(t *testing.T) {
 	})
 }
 
-func TestRv12bForeignSwapBetweenPolls(t *testing.T) {
+func TestReviewForeignSwapBetweenPollsAgain(t *testing.T) {
 	world(t, rig.Options{ProfileMod: func(p *ee.Profile) { p.Caps &^= ee.CapExpectPeer }}, func(t *testing.T, r *rig.Rig) {
 		running(t, r)
 		r.Run()
@@ -326,7 +330,7 @@ func TestRv12bForeignSwapBetweenPolls(t *testing.T) {
 	})
 }
 
-func TestRv28DisarmNil(t *testing.T) {
+func TestReviewDisarmNil(t *testing.T) {
 	for _, prof := range []string{"nvm-only", "no latches"} {
 		t.Run(prof, func(t *testing.T) {
 			o := rig.Options{Policy: plan.Never, Profile: "nvm-only"}
@@ -349,7 +353,7 @@ func TestRv28DisarmNil(t *testing.T) {
 	}
 }
 
-func TestRv13NVMOnlyUnfence(t *testing.T) {
+func TestReviewNVMOnlyUnfence(t *testing.T) {
 	world(t, rig.Options{Profile: "nvm-only"}, func(t *testing.T, r *rig.Rig) {
 		r.Attach(rig.VM1, rig.A)
 		r.Run()
@@ -362,7 +366,7 @@ func TestRv13NVMOnlyUnfence(t *testing.T) {
 	})
 }
 
-func TestRv14SharedPowerUp(t *testing.T) {
+func TestReviewSharedPowerUp(t *testing.T) {
 	n := 0
 	for at := time.Duration(0); at < 12*time.Millisecond; at += 500 * time.Microsecond {
 		world(t, rig.Options{Shared: true}, func(t *testing.T, r *rig.Rig) {
@@ -382,7 +386,7 @@ func TestRv14SharedPowerUp(t *testing.T) {
 	t.Log(n)
 }
 
-func TestRv17AlreadyThereRepeated(t *testing.T) {
+func TestReviewAlreadyThereRepeated(t *testing.T) {
 	world(t, rig.Options{}, func(t *testing.T, r *rig.Rig) {
 		running(t, r)
 		m1 := r.Request(rig.VM1, rig.A)
@@ -397,7 +401,7 @@ func TestRv17AlreadyThereRepeated(t *testing.T) {
 	})
 }
 
-func TestRv16SameIDBehindPoll(t *testing.T) {
+func TestReviewSameIDBehindPoll(t *testing.T) {
 	world(t, rig.Options{}, func(t *testing.T, r *rig.Rig) {
 		running(t, r)
 		time.Sleep(3 * time.Second)
@@ -432,7 +436,7 @@ func TestRv16SameIDBehindPoll(t *testing.T) {
 	})
 }
 
-func TestRv18ReconfigureBehindPoll(t *testing.T) {
+func TestReviewReconfigureBehindPoll(t *testing.T) {
 	world(t, rig.Options{Config: func(c *enclosure.Config) { c.VMs[0].Hosts = []string{rig.A, rig.B} }}, func(t *testing.T, r *rig.Rig) {
 		running(t, r)
 		time.Sleep(3 * time.Second)
@@ -459,7 +463,7 @@ func TestRv18ReconfigureBehindPoll(t *testing.T) {
 	})
 }
 
-func TestRv19FenceContextEnds(t *testing.T) {
+func TestReviewFenceContextEnds(t *testing.T) {
 	world(t, rig.Options{}, func(t *testing.T, r *rig.Rig) {
 		running(t, r)
 		r.Run()
@@ -488,7 +492,7 @@ func TestRv19FenceContextEnds(t *testing.T) {
 	})
 }
 
-func TestRv20OutcomeAfterFence(t *testing.T) {
+func TestReviewOutcomeAfterFence(t *testing.T) {
 	world(t, rig.Options{}, func(t *testing.T, r *rig.Rig) {
 		running(t, r)
 		q := r.Request(rig.VM1, rig.B)
@@ -505,7 +509,7 @@ func TestRv20OutcomeAfterFence(t *testing.T) {
 	})
 }
 
-func TestRv21RefusedRetry(t *testing.T) {
+func TestReviewRefusedRetry(t *testing.T) {
 	world(t, rig.Options{}, func(t *testing.T, r *rig.Rig) {
 		running(t, r)
 		q := r.Request(rig.VM1, rig.B)
@@ -519,7 +523,7 @@ func TestRv21RefusedRetry(t *testing.T) {
 	})
 }
 
-func TestRv22ForeignNoReset(t *testing.T) {
+func TestReviewForeignNoReset(t *testing.T) {
 	world(t, rig.Options{ProfileMod: func(p *ee.Profile) { p.Caps &^= ee.CapExpectPeer }}, func(t *testing.T, r *rig.Rig) {
 		running(t, r)
 		r.W.Server(rig.B).LinkLoss()
@@ -547,7 +551,7 @@ func TestRv22ForeignNoReset(t *testing.T) {
 	})
 }
 
-func TestRv25PollSerial(t *testing.T) {
+func TestReviewPollSerial(t *testing.T) {
 	world(t, rig.Options{Slots: 8, Buses: 2}, func(t *testing.T, r *rig.Rig) {
 		running(t, r)
 		r.Run()
@@ -563,7 +567,7 @@ func TestRv25PollSerial(t *testing.T) {
 	})
 }
 
-func TestRv26FenceBehindWedge(t *testing.T) {
+func TestReviewFenceBehindWedge(t *testing.T) {
 	world(t, rig.Options{Slots: 16, Buses: 2}, func(t *testing.T, r *rig.Rig) {
 		running(t, r)
 		r.W.Bus("bus1").Inject(sim.Fault{Kind: sim.Wedged, Hold: time.Second})
@@ -582,7 +586,7 @@ func TestRv26FenceBehindWedge(t *testing.T) {
 	})
 }
 
-func TestRv27BitRotFence(t *testing.T) {
+func TestReviewBitRotFence(t *testing.T) {
 	world(t, rig.Options{}, func(t *testing.T, r *rig.Rig) {
 		running(t, r)
 		r.Fence(rig.C) // the record that rots
@@ -617,7 +621,7 @@ func findKey(p []byte, key string) string {
 	return ""
 }
 
-func TestRv06bNVMOnlyBlockedRetry(t *testing.T) {
+func TestReviewNVMOnlyBlockedRetryAgain(t *testing.T) {
 	world(t, rig.Options{Profile: "nvm-only", Slots: 2}, func(t *testing.T, r *rig.Rig) {
 		r.Attach(rig.VM1, rig.A)
 		r.W.Bus("bus0").Inject(sim.Fault{Kind: sim.NACKData, Addr: 0x21, Only: sim.WriteOp, Byte: 10})
@@ -636,7 +640,7 @@ func TestRv06bNVMOnlyBlockedRetry(t *testing.T) {
 	})
 }
 
-func TestRv19bFenceRetriedNotHeld(t *testing.T) {
+func TestReviewFenceRetriedNotHeldAgain(t *testing.T) {
 	world(t, rig.Options{Slots: 2, Buses: 2}, func(t *testing.T, r *rig.Rig) {
 		running(t, r)
 		r.Run()
@@ -686,7 +690,7 @@ func (m lying) Program(ctx context.Context, p []byte, off int64) error {
 
 // Of a record of which nobody knows whether it was written, the agent makes
 // sure at once by starting again: not whenever it happens to be restarted.
-func TestRv15UnknownAtBegin(t *testing.T) {
+func TestReviewUnknownAtBegin(t *testing.T) {
 	lies := false
 	world(t, rig.Options{Config: func(c *enclosure.Config) { c.Store.Medium = lying{c.Store.Medium, &lies} }}, func(t *testing.T, r *rig.Rig) {
 		running(t, r)
@@ -707,7 +711,7 @@ func TestRv15UnknownAtBegin(t *testing.T) {
 }
 
 // A host's reset between the look and the cut must not count as the agent's.
-func TestRv23WasReset(t *testing.T) {
+func TestReviewWasReset(t *testing.T) {
 	world(t, rig.Options{Policy: plan.OnMove}, func(t *testing.T, r *rig.Rig) {
 		running(t, r)
 		first := true
@@ -738,7 +742,7 @@ func TestRv23WasReset(t *testing.T) {
 }
 
 // The engine's load is told late; the store's gate must not stay shut.
-func TestRv24GateStuck(t *testing.T) {
+func TestReviewGateStuck(t *testing.T) {
 	world(t, rig.Options{Shared: true, Sim: nil}, func(t *testing.T, r *rig.Rig) {
 		running(t, r)
 		time.Sleep(time.Second)
@@ -769,7 +773,7 @@ func TestRv24GateStuck(t *testing.T) {
 }
 
 // The start of one slot of a set that was started as one.
-func TestRv29StartReplaced(t *testing.T) {
+func TestReviewStartReplaced(t *testing.T) {
 	world(t, rig.Options{Slots: 2}, func(t *testing.T, r *rig.Rig) {
 		running(t, r)
 		r.W.Server(rig.A).StopVM(rig.VM1)
@@ -786,7 +790,7 @@ func TestRv29StartReplaced(t *testing.T) {
 	})
 }
 
-func TestRv30ReAddedSlot(t *testing.T) {
+func TestReviewReAddedSlot(t *testing.T) {
 	world(t, rig.Options{Slots: 2}, func(t *testing.T, r *rig.Rig) {
 		r.StartVM(rig.VM1, rig.A, "gpu0")
 		r.StartVM(rig.VM2, rig.A, "gpu1")
@@ -818,7 +822,7 @@ func TestRv30ReAddedSlot(t *testing.T) {
 }
 
 // The retry of a blocked set: how many page writes in a day?
-func TestRv31BlockedWear(t *testing.T) {
+func TestReviewBlockedWear(t *testing.T) {
 	world(t, rig.Options{Slots: 2}, func(t *testing.T, r *rig.Rig) {
 		running(t, r)
 		r.W.Chip("gpu1").SetWorn(0, true)
@@ -833,6 +837,519 @@ func TestRv31BlockedWear(t *testing.T) {
 		time.Sleep(24 * time.Hour)
 		for _, c := range r.W.Spec().Chips {
 			t.Logf("%s: %d page writes in a day", c.Name, r.W.PageWrites(c.Name)-b[c.Name])
+		}
+	})
+}
+
+func TestReviewLinkLostLatch(t *testing.T) {
+	sweep(t, rig.Options{}, 12*time.Millisecond, 500*time.Microsecond, func(t *testing.T, r *rig.Rig, at time.Duration) {
+		running(t, r)
+		since := r.W.Now()
+		wait := background(func() { r.E.Move(r.Ctx(), r.Request(rig.VM1, rig.B)) })
+		time.Sleep(at)
+		r.W.Server(rig.A).PowerLoss()
+		wait()
+		if v := r.Verdict("gpu0"); v.Preserved != plan.Yes {
+			t.Errorf("A lost power %v into the move: verdict %s (%s); intact %v; %+v", at, v.Preserved, v.Reason, r.W.MemoryIntactSince("gpu0", since), r.W.Resets("gpu0")[len(r.W.Resets("gpu0"))-1])
+		}
+	})
+}
+
+func TestReviewAckFollow(t *testing.T) {
+	world(t, rig.Options{Policy: plan.OnMove}, func(t *testing.T, r *rig.Rig) {
+		running(t, r)
+		r.W.Server(rig.A).PowerLoss()
+		r.Fence(rig.A)
+		a := r.Attach(rig.VM1, rig.B)
+		r.Boot(rig.VM1, rig.B)
+		r.Run()
+		v := r.Verdict("gpu0")
+		r.W.Bus("bus0").Inject(sim.Fault{Kind: sim.NACKData, Addr: 0x20, Only: sim.WriteOp, Byte: 10, For: 40 * time.Millisecond})
+		q := enclosure.AckRequest{Slot: "gpu0", Nonce: a.Nonce, Gen: r.Gen("gpu0"), Seen: v.Now}
+		t.Log(r.E.Ack(r.Ctx(), q))
+		time.Sleep(time.Second)
+		t.Log(r.E.Ack(r.Ctx(), q))
+		time.Sleep(time.Minute)
+		d, err := r.W.Server(rig.B).DVSEC("gpu0")
+		if err != nil || uint16(d.Flags)&2 != 0 {
+			t.Errorf("a minute after the ack (flag %s): DVSEC %s, %v", r.SlotStatus("gpu0").Flag, d.Flags, err)
+		}
+		b, _ := ee.DecodeBlock(r.W.Chip("gpu0").Peek(0, 64))
+		t.Log(b.Flags)
+	})
+}
+
+func TestReviewVerdictRefusesMove(t *testing.T) {
+	world(t, rig.Options{}, func(t *testing.T, r *rig.Rig) {
+		running(t, r)
+		var stop atomic.Bool
+		w := background(func() {
+			for !stop.Load() {
+				r.E.Verdict(r.Ctx(), "gpu0")
+			}
+		})
+		time.Sleep(300 * time.Microsecond)
+		busy := 0
+		for range 20 {
+			_, err := r.E.Move(r.Ctx(), r.Request(rig.VM1, rig.B))
+			if rig.Code(err) == enclosure.CodeBusy {
+				busy++
+				if busy == 1 {
+					t.Log(err)
+				}
+			} else {
+				break
+			}
+			time.Sleep(130 * time.Microsecond)
+		}
+		stop.Store(true)
+		w()
+		if busy > 0 {
+			t.Errorf("%d moves refused as busy because a viewer reads verdicts", busy)
+		}
+	})
+}
+
+func TestReviewSwappedAtRuntime(t *testing.T) {
+	world(t, rig.Options{}, func(t *testing.T, r *rig.Rig) {
+		running(t, r)
+		r.Run()
+		time.Sleep(3 * time.Second)
+		// Somebody swaps the board: another engine, another chip with another store's content, another card.
+		r.W.Slot("gpu0").Kill()
+		r.W.Slot("gpu0").SetEngine(ee.EngineID, sim.MAC{2, 'X', 'X', 0, 0, 9})
+		foreign := ee.Block{Group: 200, From: 4093, Generation: ee.Generation{Incarnation: 77, Counter: 5}, VM: rig.UUID(77)}
+		r.W.Chip("gpu0").Replace("24c256", foreign.Encode())
+		r.W.Slot("gpu0").Revive()
+		regs, pages := r.W.Slot("gpu0").RegisterWrites(), r.W.PageWrites("gpu0")
+		time.Sleep(5 * time.Second)
+		if w, p := r.W.Slot("gpu0").RegisterWrites()-regs, r.W.PageWrites("gpu0")-pages; w != 0 || p != 0 {
+			t.Errorf("another engine (MAC differs from the configured one) sits there: %d register bytes and %d pages were written; problem %q; A reaches it: %v", w, p, r.SlotStatus("gpu0").Problem, r.W.Server(rig.A).Reach("gpu0"))
+		}
+	})
+}
+
+func TestReviewDeviceReplaced(t *testing.T) {
+	world(t, rig.Options{Config: func(c *enclosure.Config) { c.Slots[0].Serial = 0 }}, func(t *testing.T, r *rig.Rig) {
+		running(t, r)
+		r.Run()
+		r.W.Server(rig.A).StopVM(rig.VM1)
+		r.W.Slot("gpu0").InsertDevice(sim.Device{Vendor: 0x10de, Device: 0x20b5, Class: 0x030200, Serial: 4711})
+		time.Sleep(time.Minute)
+		_, err := r.E.Move(r.Ctx(), r.Request(rig.VM1, rig.B))
+		if err != nil {
+			t.Errorf("a minute after the card was replaced (any serial is configured): %v; next: %s", err, err.(*enclosure.Error).Next)
+		}
+	})
+}
+
+func cutDevicePower(r *rig.Rig) {
+	control := r.W.Slot("gpu0").State().Control
+	for _, c := range []byte{control &^ ee.CtlPower, control} {
+		if err := r.W.Bus("bus0").Tx(0x60, []byte{1, 7, c}, nil); err != nil {
+			r.T.Fatal(err)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+func TestReviewPowerLostInTarget(t *testing.T) {
+	world(t, rig.Options{}, func(t *testing.T, r *rig.Rig) {
+		running(t, r)
+		r.Run()
+		r.W.Server(rig.A).PowerLoss()
+		r.Fence(rig.A)
+		r.Attach(rig.VM1, rig.B)
+		cutDevicePower(r)
+		time.Sleep(10 * time.Second)
+		v := r.Verdict("gpu0")
+		d, err := r.W.Server(rig.B).DVSEC("gpu0")
+		if uint16(d.Flags)&2 != 0 {
+			t.Errorf("the device lost power in target 10 s ago: verdict %s, flag %s, DVSEC %s %v", v.Preserved, v.Flag, d.Flags, err)
+		}
+	})
+}
+
+func TestReviewForeignWear(t *testing.T) {
+	world(t, rig.Options{ProfileMod: func(p *ee.Profile) { p.Caps &^= ee.CapExpectPeer }}, func(t *testing.T, r *rig.Rig) {
+		running(t, r)
+		r.W.Server(rig.B).LinkLoss()
+		r.W.Server(rig.C).SetGroup(rig.GroupB)
+		q := r.Request(rig.VM1, rig.B)
+		q.Wait = 2 * time.Minute
+		p, s := r.W.PageWrites("gpu0"), r.W.PageWrites("store")
+		m, err := r.E.Move(r.Ctx(), q)
+		t.Log(m.State, err)
+		if n := r.W.PageWrites("gpu0") - p; n > 4 {
+			t.Errorf("one move with a foreign engine on the fabric wrote the config page %d times (store %d)", n, r.W.PageWrites("store")-s)
+		}
+	})
+}
+
+func TestReviewStoreHeldByLook(t *testing.T) {
+	world(t, rig.Options{Slots: 8, Buses: 2}, func(t *testing.T, r *rig.Rig) {
+		r.StartVM(rig.VM1, rig.A, "gpu0")
+		r.StartVM(rig.VM2, rig.C, "gpu1", "gpu3", "gpu5", "gpu7")
+		r.W.Bus("bus1").Inject(sim.Fault{Kind: sim.Wedged, Hold: time.Second})
+		q := r.Request(rig.VM2, rig.B)
+		q.Slots = []string{"gpu1", "gpu3", "gpu5", "gpu7"}
+		wait := background(func() { r.E.Move(r.Ctx(), q) })
+		time.Sleep(time.Millisecond)
+		began := time.Now()
+		r.E.Fence(r.Ctx(), rig.A, "test")
+		if d := time.Since(began); d > time.Second {
+			t.Errorf("fence of A took %v: a move of another host's slots on a wedged bus holds the store", d)
+		}
+		wait()
+	})
+}
+
+func TestReviewNameSlotsFull(t *testing.T) {
+	world(t, rig.Options{Slots: 2}, func(t *testing.T, r *rig.Rig) {
+		full := r.Config
+		r.Stop()
+		img := r.W.Chip("store").Image()
+		for i := range img {
+			img[i] = 0xff
+		}
+		r.W.Chip("store").SetImage(img)
+		for i := range 2 {
+			r.W.Chip(rig.Slot(i)).SetImage(img)
+		}
+		r.Config.Slots = full.Slots[:1]
+		r.Config.VMs = slices.Clone(full.VMs)
+		for i := range r.Config.VMs {
+			r.Config.VMs[i].Slots = []string{"gpu0"}
+		}
+		r.Start(enclosure.Options{})
+		r.Unfence(rig.A)
+		r.Unfence(rig.B)
+		r.Attach(rig.VM1, rig.A)
+		r.Stop()
+		fillStore(t, r)
+		r.Config = full
+		r.Start(enclosure.Options{})
+		st := r.E.Status(r.Ctx())
+		t.Logf("store ok %v %q", st.Store.OK, st.Store.Problem)
+		_, err := r.E.Attach(r.Ctx(), enclosure.AttachRequest{VM: rig.VM2, Slots: []string{"gpu1"}, Host: rig.B, Wait: time.Second})
+		t.Logf("attach gpu1: %v", err)
+		r.Stop()
+		// gpu1 is taken out again, and another slot is there in its stead
+		c := full
+		c.Slots = slices.Clone(full.Slots)
+		c.Slots[1].Name = "nic0"
+		c.VMs = slices.Clone(full.VMs)
+		for i := range c.VMs {
+			c.VMs[i].Slots = []string{"gpu0", "nic0"}
+		}
+		r.Config = c
+		r.Start(enclosure.Options{})
+		for _, s := range r.E.Status(r.Ctx()).Slots {
+			t.Logf("%s: host %q vm %q problem %q", s.Name, s.Host, s.VM, s.Problem)
+		}
+	})
+}
+
+func TestReviewCutConfirmedIgnored(t *testing.T) {
+	world(t, rig.Options{}, func(t *testing.T, r *rig.Rig) {
+		running(t, r)
+		r.W.Server(rig.A).PowerLoss()
+		time.Sleep(10 * time.Millisecond)
+		r.W.Slot("gpu0").IgnoreControl(1)
+		defer func() {
+			if p := recover(); p != nil {
+				t.Errorf("%v", p)
+			}
+		}()
+		m, err := r.E.Move(r.Ctx(), r.Request(rig.VM1, rig.B))
+		t.Log(m.State, m.Reason, err)
+	})
+}
+
+func TestReviewOutcomePruned(t *testing.T) {
+	world(t, rig.Options{Slots: 2}, func(t *testing.T, r *rig.Rig) {
+		r.StartVM(rig.VM1, rig.A, "gpu0")
+		r.W.Server(rig.A).StopVM(rig.VM1)
+		m1 := r.Request(rig.VM1, rig.B)
+		m1.Slots = []string{"gpu0"}
+		var m enclosure.Move
+		wait := background(func() { m, _ = r.E.Move(r.Ctx(), m1) })
+		time.Sleep(9 * time.Millisecond)
+		r.Fence(rig.B)
+		wait()
+		t.Logf("M1: %s", m.State)
+		was := m.State
+		r.Unfence(rig.B)
+		r.Move(rig.VM1, rig.A, "gpu0")
+		r.Move(rig.VM1, rig.B, "gpu0")
+		r.Move(rig.VM1, rig.A, "gpu0")
+		for range 50 {
+			r.Attach(rig.VM2, rig.C, "gpu1")
+			r.Fence(rig.C)
+			r.Unfence(rig.C)
+		}
+		r.Restart()
+		m, ok := r.E.MoveByID(m1.ID)
+		if !ok || m.State != was {
+			t.Errorf("M1 was %s; after the restart it is %s (known %v)", was, m.State, ok)
+		}
+	})
+}
+
+// An unfence that quotes the fence which is still cutting waits for its end;
+// the fence does not answer success for a host that is let in meanwhile.
+func TestReviewUnfenceWhileCutting(t *testing.T) {
+	met := 0
+	sweep(t, rig.Options{Slots: 4}, 40*time.Millisecond, time.Millisecond, func(t *testing.T, r *rig.Rig, at time.Duration) {
+		running(t, r)
+		var fenced, unfenced time.Duration
+		var fenceErr error
+		wait := background(func() {
+			_, fenceErr = r.E.Fence(r.Ctx(), rig.A, "test")
+			fenced = r.W.Now()
+		})
+		time.Sleep(at)
+		if r.Host(rig.A).Epoch == 1 {
+			if err := r.E.Unfence(r.Ctx(), rig.A, 1, "test"); err != nil {
+				t.Errorf("unfence: %v", err)
+			}
+			unfenced = r.W.Now()
+		}
+		wait()
+		if unfenced == 0 {
+			return // it came before the fence was recorded
+		}
+		met++
+		if fenceErr != nil || unfenced < fenced {
+			t.Errorf("unfenced at %v, the fence ended at %v with %v", unfenced, fenced, fenceErr)
+		}
+	})
+	if met == 0 {
+		t.Error("no unfence met a fence")
+	}
+}
+
+func TestReviewStatusCancelled(t *testing.T) {
+	world(t, rig.Options{}, func(t *testing.T, r *rig.Rig) {
+		running(t, r)
+		time.Sleep(3 * time.Second)
+		ctx, cancel := context.WithCancel(r.Ctx())
+		cancel()
+		r.E.Status(ctx)
+		s := r.E.Status(ctx).Slots[0]
+		if s.Problem != "" {
+			t.Errorf("a client that hung up made: %q, verdict %s", s.Problem, s.Memory.Preserved)
+		}
+	})
+}
+
+func noExpect(p *ee.Profile) { p.Caps &^= ee.CapExpectPeer }
+
+func TestReviewAlreadyThereStale(t *testing.T) {
+	world(t, rig.Options{Policy: plan.OnMove}, func(t *testing.T, r *rig.Rig) {
+		running(t, r)
+		r.Run()
+		time.Sleep(1300 * time.Millisecond)
+		r.W.Server(rig.A).GuestReboot(rig.VM1)
+		m, err := r.E.Move(r.Ctx(), r.Request(rig.VM1, rig.A))
+		if m.Memory["gpu0"].Preserved == plan.Yes {
+			t.Errorf("move says %s, memory %s (%v); verdict %s", m.State, m.Memory["gpu0"].Preserved, err, r.Verdict("gpu0").Preserved)
+		}
+	})
+}
+
+func TestReviewBadNVM(t *testing.T) {
+	rnd := rand.New(rand.NewSource(1))
+	images := map[string]func([]byte){
+		"zero": func(p []byte) { clear(p) },
+		"zero page, then foreign": func(p []byte) {
+			rnd.Read(p)
+			clear(p[:64])
+		},
+		"random": func(p []byte) { rnd.Read(p) },
+	}
+	for name, f := range images {
+		t.Run(name, func(t *testing.T) {
+			world(t, rig.Options{Fenced: true, Sim: func(s *sim.Spec) {
+				for i := range s.Chips {
+					if s.Chips[i].Name != "store" {
+						p := make([]byte, 32768)
+						f(p)
+						s.Chips[i].Image = p
+					}
+				}
+			}}, func(t *testing.T, r *rig.Rig) {
+				s := r.SlotStatus("gpu0")
+				if n := r.W.PageWrites("gpu0"); n != 0 {
+					t.Errorf("%d pages were written to the chip; problem %q", n, s.Problem)
+				}
+				t.Log(s.Problem)
+			})
+		})
+	}
+}
+
+func TestReviewUnfinishedGlitch(t *testing.T) {
+	for _, skip := range []int{7} {
+		world(t, rig.Options{}, func(t *testing.T, r *rig.Rig) {
+			running(t, r)
+			r.W.Server(rig.A).StopVM(rig.VM1)
+			r.Attach(rig.VM1, rig.B)
+			r.Boot(rig.VM1, rig.B) // runs; its ack is under way
+			r.Stop()
+			r.W.Bus("bus0").Inject(sim.Fault{Kind: sim.NACKAddr, Addr: 0x60, Skip: skip, Count: 4})
+			r.Start(enclosure.Options{SameBoot: true})
+			r.Run()
+			time.Sleep(10 * time.Second)
+			evs, _ := r.E.Events(0)
+			for _, e := range evs {
+				t.Log(e.Uptime, e.Kind, e.Text)
+			}
+			t.Logf("%+v", r.W.Reach())
+			if !r.W.Server(rig.B).Reach("gpu0") {
+				t.Errorf("skip %d: the agent was restarted, four NACKs: the VM that runs on B lost its device; now with %q", skip, r.SlotStatus("gpu0").Host)
+			}
+		})
+	}
+}
+
+func TestReviewNameSlotsSkipsRecovery(t *testing.T) {
+	world(t, rig.Options{Slots: 2}, func(t *testing.T, r *rig.Rig) {
+		running(t, r, "gpu0")
+		r.Fence(rig.C)
+		r.Stop()
+		fillStore(t, r)
+		r.Config.Slots = append(r.Config.Slots[:0:0], r.Config.Slots...)
+		r.Config.Slots[1].Name = "gpu1-new"
+		for i := range r.Config.VMs {
+			r.Config.VMs[i].Slots = []string{"gpu0", "gpu1-new"}
+		}
+		r.W.PowerCut()
+		time.Sleep(time.Second)
+		r.W.PowerOn()
+		time.Sleep(50 * time.Millisecond)
+		r.Start(enclosure.Options{})
+		time.Sleep(10 * time.Millisecond)
+		st := r.E.Status(r.Ctx())
+		t.Logf("store ok %v %q", st.Store.OK, st.Store.Problem)
+		evs, _ := r.E.Events(0)
+		for _, e := range evs {
+			t.Log(e.Uptime, e.Kind, e.Text)
+		}
+		if st.Store.OK && !r.W.Server(rig.A).Reach("gpu0") {
+			t.Errorf("a new slot could not be named in a full store: nothing was recovered, and nothing says so")
+		}
+	})
+}
+
+func TestReviewForeignPeerOneOfSet(t *testing.T) {
+	world(t, rig.Options{Slots: 2, ProfileMod: noExpect}, func(t *testing.T, r *rig.Rig) {
+		running(t, r)
+		r.W.Server(rig.B).LinkLoss()
+		q := r.Request(rig.VM1, rig.B)
+		q.Wait = 100 * time.Millisecond
+		m, err := r.E.Move(r.Ctx(), q)
+		t.Log(m.State, err)
+		r.Run()
+		time.Sleep(2500 * time.Millisecond)
+		// slot 1's fabric shows the stale server first
+		r.W.Server(rig.C).SetGroup(rig.GroupB)
+		time.Sleep(2 * time.Second)
+		for i := range 20 {
+			time.Sleep(250 * time.Millisecond)
+			a, b := r.W.Server(rig.C).Reach("gpu0"), r.W.Server(rig.C).Reach("gpu1")
+			t.Log(i, a, b, r.SlotStatus("gpu0").Blocked != "", r.SlotStatus("gpu1").Blocked != "")
+		}
+	})
+}
+
+func TestReviewFencePollRace(t *testing.T) {
+	for at := time.Duration(0); at < 120*time.Millisecond; at += 2 * time.Millisecond {
+		world(t, rig.Options{Slots: 2}, func(t *testing.T, r *rig.Rig) {
+			running(t, r)
+			r.W.Server(rig.A).StopVM(rig.VM1)
+			r.Move(rig.VM1, rig.B)
+			r.Run()
+			time.Sleep(500 * time.Millisecond)
+			// engine 1 restarts, its chip takes no page for a while: recovery goes back to A
+			r.W.Chip("gpu1").FlipBit(30, 1)
+			r.W.Slot("gpu1").Restart()
+			r.W.Bus("bus0").Inject(sim.Fault{Kind: sim.NACKData, Addr: 0x21, Only: sim.WriteOp, Byte: 10, For: 540 * time.Millisecond})
+			time.Sleep(500*time.Millisecond + at)
+			f, err := r.E.Fence(r.Ctx(), rig.A, "test")
+			_ = f
+			if err == nil {
+				for i := range 2 {
+					if r.W.Server(rig.A).Reach(rig.Slot(i)) {
+						t.Errorf("at %v: fence said %v and A reaches %d", at, f, i)
+					}
+				}
+			}
+			time.Sleep(5 * time.Second)
+			for i := range 2 {
+				if r.W.Server(rig.A).Reach(rig.Slot(i)) {
+					t.Errorf("at %v: A reaches %d later", at, i)
+				}
+			}
+		})
+	}
+}
+
+// The engine stops answering before the cut of a move; A is fenced meanwhile.
+func TestReviewFenceMeetsUncutMove(t *testing.T) {
+	bad := 0
+	for at := time.Duration(0); at <= 60*time.Millisecond; at += time.Millisecond {
+		world(t, rig.Options{}, func(t *testing.T, r *rig.Rig) {
+			running(t, r)
+			wait := background(func() { r.E.Move(r.Ctx(), r.Request(rig.VM1, rig.B)) })
+			time.Sleep(7 * time.Millisecond) // looked at, not yet cut
+			r.W.Bus("bus0").Inject(sim.Fault{Kind: sim.NACKAddr, Addr: 0x60})
+			time.Sleep(at)
+			f, err := r.E.Fence(r.Ctx(), rig.A, "test")
+			if err == nil && r.W.Server(rig.A).Reach("gpu0") {
+				bad++
+				if bad == 1 {
+					t.Errorf("at %v: fence says %+v, but A reaches the device; slot %+v", at, f, r.SlotStatus("gpu0"))
+				}
+			}
+			wait()
+		})
+	}
+	t.Log(bad)
+}
+
+func TestReviewAliveAfterEngineRestart(t *testing.T) {
+	world(t, rig.Options{}, func(t *testing.T, r *rig.Rig) {
+		running(t, r)
+		r.Run()
+		time.Sleep(500 * time.Millisecond)
+		r.W.Slot("gpu0").Restart()
+		time.Sleep(20 * time.Millisecond) // the poller has not looked yet
+		since := r.W.Now()
+		_ = since
+		err := r.Alive(rig.VM1, rig.A, "gpu0") // QEMU still holds what is gone
+		t.Log(err, r.W.Server(rig.A).Reach("gpu0"))
+		time.Sleep(5 * time.Second)
+		if v := r.Verdict("gpu0"); v.Preserved == "yes" {
+			t.Errorf("engine restarted, its device was reset, nobody was linked; a proof of life made it: %+v", v)
+		}
+	})
+}
+
+// T1's twin: the VM starts again in place.
+func TestReviewAliveBetweenStartInPlaceAndAck(t *testing.T) {
+	world(t, rig.Options{Policy: "on-move"}, func(t *testing.T, r *rig.Rig) {
+		running(t, r)
+		r.W.Server(rig.A).WriteMem("gpu0", 0, []byte("checkpointed weights"))
+		r.W.Server(rig.A).StopVM(rig.VM1)
+		since := r.W.Now()
+		r.Attach(rig.VM1, rig.A)
+		t.Logf("before start: %s", r.Verdict("gpu0").Preserved)
+		r.Boot(rig.VM1, rig.A)                 // opening resets it
+		err := r.Alive(rig.VM1, rig.A, "gpu0") // the timer, before the hook's 'started' asks
+		v := r.Verdict("gpu0")                 // what 'started' is told
+		if v.Preserved == "yes" {
+			t.Errorf("alive %v; 'started' is told %s (%s); intact since the VM stopped: %v", err, v.Preserved, v.Reason, r.W.MemoryIntactSince("gpu0", since))
 		}
 	})
 }

@@ -12,8 +12,12 @@ import (
 )
 
 // cutSeed varies what the power cuts leave. With NVM_CUT_SEED=1, 2, ... in the
-// environment each write is also torn in every way, not in every third.
-var cutSeed, _ = strconv.ParseUint(os.Getenv("NVM_CUT_SEED"), 10, 32)
+// environment each write is also torn in every way, not in every third, and
+// recoveries are cut short once more.
+func cutSeed() uint64 {
+	n, _ := strconv.ParseUint(os.Getenv("NVM_CUT_SEED"), 10, 32)
+	return n
+}
 
 var suspect = nvm.Options{Suspect: true, ReservePages: -1}
 
@@ -33,11 +37,11 @@ func TestPowerCut(t *testing.T) {
 			cuts, mounts := 0, 0
 			for n := range writes {
 				for ti, tear := range nvmtest.Tears {
-					if cutSeed == 0 && (n+ti)%(3*thin) != 0 {
+					if cutSeed() == 0 && (n+ti)%(3*thin) != 0 {
 						continue
 					}
 					cuts++
-					seed := cutSeed*1_000_003 + uint64(n*100+ti)
+					seed := cutSeed()*1_000_003 + uint64(n*100+ti)
 					m := newMemory(sh.g, seed)
 					s := mustFormat(t, m, suspect)
 					m.Cut(n, tear.Tear)

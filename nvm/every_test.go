@@ -19,39 +19,63 @@ import (
 func TestEveryReading(t *testing.T) {
 	one := []nvm.Record{rec("k", "new"), rec("l", "new")}
 	three := []nvm.Record{rec("k", "new"), rec("big", strings.Repeat("b", 130))}
+	cuts := 2
+	if cutSeed() != 0 {
+		cuts = 3
+	}
+	if thin > 1 {
+		cuts = 1
+	}
 	for _, sh := range shapes {
 		if sh.g.Page != 64 {
 			continue
 		}
-		for name, recs := range map[string][]nvm.Record{"one page": one, "three pages": three} {
-			t.Run(sh.name+"/"+name, func(t *testing.T) {
+		for _, tt := range []struct {
+			name string
+			recs []nvm.Record
+			bad  bool // the page that is to be written does not work
+		}{
+			{"one page", one, false},
+			{"three pages", three, false},
+			{"one page, another is bad", one, true},
+		} {
+			t.Run(sh.name+"/"+tt.name, func(t *testing.T) {
 				base := newMemory(sh.g, 1)
 				s := mustFormat(t, base, suspect)
-				// The first time around the ring, and a later one.
-				for i := range 21 {
+				for i := range 21 { // more than once around the ring
 					mustPut(t, s, rec(fmt.Sprint("x", i%4), fmt.Sprint(i)))
 				}
 				mustPut(t, s, rec("k", "old"), rec("gone", "x"))
 				mustPut(t, s, del("gone"))
 				before := contents(s)
 				after := maps.Clone(before)
-				for _, r := range recs {
+				for _, r := range tt.recs {
 					after[r.Key] = string(r.Value)
 				}
-				e := &every{t: t, before: before, after: after, tear: flicker}
-				parts := 1
-				if len(recs[1].Value) > 100 {
-					parts = 3
-				}
-				for n := range parts {
-					m := clone(base, 1)
+				put := func(m memory) error {
 					s, _ := mustMount(t, m, nvm.Options{ReservePages: -1})
-					m.Cut(n, e.tear)
-					s.Put(bg, nvm.Urgent, recs...)
-					m.PowerOn()
-					e.explore(m, 3, fmt.Sprintf("part %d", n))
+					return s.Put(bg, nvm.Urgent, tt.recs...)
 				}
-				t.Logf("%d mounts", e.mounts)
+				clean := clone(base, 1)
+				if err := put(clean); err != nil {
+					t.Fatal(err)
+				}
+				if tt.bad {
+					base.Stick(slices.Index(clean.Writes(), 1), true)
+					clean = clone(base, 1)
+					if err := put(clean); err != nil {
+						t.Fatal(err)
+					}
+				}
+				e := &every{t: t, before: before, after: after, tear: flicker}
+				for n := range clean.Ops() {
+					m := clone(base, 1)
+					m.Cut(n, e.tear)
+					put(m)
+					m.PowerOn()
+					e.explore(m, cuts, fmt.Sprintf("write %d", n))
+				}
+				t.Logf("%d writes, %d mounts", clean.Ops(), e.mounts)
 			})
 		}
 	}

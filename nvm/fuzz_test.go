@@ -98,7 +98,7 @@ func checkAnything(t *testing.T, m memory) {
 // TestMountMangled mounts stores whose pages were moved, copied and changed,
 // with the CRCs right: what no accident makes, but an enemy or a bug may.
 func TestMountMangled(t *testing.T) {
-	r := rand.New(rand.NewPCG(cutSeed, 3))
+	r := rand.New(rand.NewPCG(cutSeed(), 3))
 	for n := range 12_000 / thin {
 		g := shapes[n%len(shapes)].g
 		if g.Page > 64 {

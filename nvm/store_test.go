@@ -769,7 +769,7 @@ func TestPowerCutBadPages(t *testing.T) {
 						continue
 					}
 					tear := nvmtest.Tears[(n+ti*3)%len(nvmtest.Tears)]
-					seed := cutSeed*1_000_003 + uint64(n*100+ti)
+					seed := cutSeed()*1_000_003 + uint64(n*100+ti)
 					m, s := fresh(seed)
 					m.Cut(n, tear.Tear)
 					want := newModel()
