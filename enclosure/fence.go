@@ -145,6 +145,7 @@ func (e *Enclosure) concerned(group uint16) []*slot {
 // no longer give it to: they took it from there to nobody and no cut was seen,
 // or the engine runs with a block of that group. What the page says counts, not
 // the last record but one: an undo that met a fence has the failed move between.
+// That record counts where neither page nor engine can be read.
 // Enclosure.mu is held.
 func (s *slot) uncutFrom(group uint16) bool {
 	if s.cut == "confirmed" || s.st.Now.To == group || !s.st.Known() {
@@ -153,7 +154,11 @@ func (s *slot) uncutFrom(group uint16) bool {
 	if s.st.Now.To == ee.GroupFree && s.st.Prior != nil && s.st.Prior.To == group {
 		return true
 	}
-	return s.block != nil && s.block.Group == group
+	if s.block != nil {
+		return s.block.Group == group
+	}
+	read := s.readErr == nil && !s.readAt.IsZero()
+	return s.st.Prior != nil && s.st.Prior.To == group && !(read && s.live.Group == s.st.Now.To)
 }
 
 // confirmable tells whether a cut of s can be read back.

@@ -124,7 +124,7 @@ func lived(t *testing.T, l life) {
 // the VM before: the next agent must not take it for the new VM's.
 func TestFoundKillBeforeReset(t *testing.T) {
 	for _, release := range []string{"release-keep", "release-free"} {
-		for when := time.Duration(0); when < 12*time.Millisecond; when += time.Millisecond {
+		for when := time.Duration(0); when < 12*time.Millisecond; when += 2 * time.Millisecond {
 			lived(t, life{policies: [2]plan.Policy{plan.Always, plan.Always}, steps: []step{
 				{do: action{what: "start", vm: 1, host: 0, mask: 1}},
 				{do: action{what: release, vm: 1, host: 0, mask: 1}},
@@ -246,4 +246,17 @@ func TestFoundAckThatCouldNotBeFollowed(t *testing.T) {
 			t.Errorf("hosts are shown 0x%02x; want no target any more", show)
 		}
 	})
+}
+
+// The page of a slot can not be read, and its move was cut short before the
+// link: who had it may still have it, and a fence of that host must see to it.
+func TestFoundFenceAfterKillWithoutChip(t *testing.T) {
+	for when := time.Duration(0); when < 8*time.Millisecond; when += time.Millisecond {
+		lived(t, life{policies: [2]plan.Policy{plan.Always, plan.Always}, steps: []step{
+			{do: action{what: "start", vm: 0, host: 0, mask: 1}},
+			{do: action{what: "chip-dies"}},
+			{do: action{what: "attach", vm: 0, host: 1, mask: 1}, mid: action{what: "kill-agent"}, when: when},
+			{do: action{what: "fence", host: 0}},
+		}})
+	}
 }

@@ -51,19 +51,27 @@ func (e *Enclosure) recoverAll(ctx context.Context, suspect bool) {
 	}
 }
 
-// cutFaulty cuts slots that can not be brought to their records and should be
-// with nobody, as far as their engines let it, and says which are not.
+// cutFaulty cuts slots that can not be brought to their records, and should be
+// with nobody or are with another host, as far as their engines let it, and says
+// which are not.
 func (e *Enclosure) cutFaulty(ctx context.Context) {
 	for _, s := range e.slots {
-		if s.fault == nil || s.blocked != nil || !e.state(s).Known() || e.state(s).Now.To != ee.GroupFree {
+		st := e.state(s)
+		if s.fault == nil || s.blocked != nil || !st.Known() {
 			continue
 		}
 		it := &item{s: s, keep: true}
+		readable := false
 		if s.trusted && s.can(ee.CapLinkControl) {
-			if o, err := e.observe(ctx, s); err == nil && o.Status&(ee.StatLink|ee.StatEnabled) == 0 {
+			o, err := e.observe(ctx, s)
+			readable = err == nil
+			if readable && o.Status&(ee.StatLink|ee.StatEnabled) == 0 {
 				e.noteCut(s, "confirmed")
 				continue
 			}
+		}
+		if st.Now.To != ee.GroupFree && (!readable || s.live.Group == st.Now.To) {
+			continue // it may be with its host: no VM loses its device for a chip
 		}
 		if cut := e.newPass([]*item{it}, nil).cutAll(ctx); cut != nil {
 			e.emit(Event{Kind: "fault", Slot: cut.Slot, Code: string(cut.Code), Text: cut.Error()})

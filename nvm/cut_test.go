@@ -12,7 +12,7 @@ import (
 )
 
 // cutSeed varies what the power cuts leave. With NVM_CUT_SEED=1, 2, ... in the
-// environment each write is also torn in every way, not in every third, and
+// environment each write is also torn in every way, not in every fifth, and
 // recoveries are cut short once more.
 func cutSeed() uint64 {
 	n, _ := strconv.ParseUint(os.Getenv("NVM_CUT_SEED"), 10, 32)
@@ -37,7 +37,7 @@ func TestPowerCut(t *testing.T) {
 			cuts, mounts := 0, 0
 			for n := range writes {
 				for ti, tear := range nvmtest.Tears {
-					if cutSeed() == 0 && (n+ti)%(3*thin) != 0 {
+					if cutSeed() == 0 && (n+ti)%(5*thin) != 0 {
 						continue
 					}
 					cuts++

@@ -34,10 +34,13 @@ func TestEveryReading(t *testing.T) {
 			name string
 			recs []nvm.Record
 			bad  bool // the page that is to be written does not work
+			edge bool // the page before is the last of the ring, or of a block
 		}{
-			{"one page", one, false},
-			{"three pages", three, false},
-			{"one page, another is bad", one, true},
+			{"one page", one, false, false},
+			{"three pages", three, false, false},
+			{"one page, another is bad", one, true, false},
+			{"one page, at the edge", one, false, true},
+			{"three pages, at the edge", three, false, true},
 		} {
 			t.Run(sh.name+"/"+tt.name, func(t *testing.T) {
 				base := newMemory(sh.g, 1)
@@ -47,6 +50,16 @@ func TestEveryReading(t *testing.T) {
 				}
 				mustPut(t, s, rec("k", "old"), rec("gone", "x"))
 				mustPut(t, s, del("gone"))
+				last := func() bool { // does the next page follow upon the last?
+					c := clone(base, 1)
+					s, _ := mustMount(t, c, nvm.Options{ReservePages: -1})
+					mustPut(t, s, rec("x0", "probe"))
+					p := slices.Index(c.Writes(), 1)
+					return p == 4 || sh.g.Erase > 0 && p%8 == 1
+				}
+				for i := 0; tt.edge && !last(); i++ {
+					mustPut(t, s, rec(fmt.Sprint("x", i%4), fmt.Sprint("edge", i)))
+				}
 				before := contents(s)
 				after := maps.Clone(before)
 				for _, r := range tt.recs {

@@ -99,7 +99,7 @@ func checkAnything(t *testing.T, m memory) {
 // with the CRCs right: what no accident makes, but an enemy or a bug may.
 func TestMountMangled(t *testing.T) {
 	r := rand.New(rand.NewPCG(cutSeed(), 3))
-	for n := range 12_000 / thin {
+	for n := range 6_000 / thin {
 		g := shapes[n%len(shapes)].g
 		if g.Page > 64 {
 			g = shapes[0].g // seal knows pages of 64

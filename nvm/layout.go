@@ -6,6 +6,10 @@ import "context"
 // erasable on media with erase blocks. Its methods are called with the I/O
 // lock held; room and hottest with s.mu.
 type layout interface {
+	// format makes the medium an empty store.
+	format(ctx context.Context) error
+	// mount finds the store in what was read, and recovers it if asked to.
+	mount(ctx context.Context, sc *scan, rep *Report) error
 	// room is how many pages can be written before housekeeping must run.
 	room() int
 	// maxParts is how many pages a batch may have.

@@ -72,12 +72,7 @@ func mount(ctx context.Context, m Medium, opt Options) (*Store, Report, error) {
 	if err := s.m.ReadAt(ctx, sc.img, 0); err != nil {
 		return nil, rep, fmt.Errorf("reading: %w", err)
 	}
-	if r, ok := s.lay.(*ring); ok {
-		err = r.mount(ctx, sc, &rep)
-	} else {
-		err = s.lay.(*erasable).mount(ctx, sc, &rep)
-	}
-	if err != nil {
+	if err := s.lay.mount(ctx, sc, &rep); err != nil {
 		return nil, rep, err
 	}
 	rep.State, rep.Incarnation, rep.Sequence = Formatted, s.inc, s.stats.Sequence
@@ -190,12 +185,7 @@ func Format(ctx context.Context, m Medium, incarnation uint32, opt Options) (*St
 	}
 	s.inc, s.seed = incarnation, dataSeed(incarnation)
 	s.x.keys = make(map[string]*entry)
-	if r, ok := s.lay.(*ring); ok {
-		err = r.format(ctx)
-	} else {
-		err = s.lay.(*erasable).format(ctx)
-	}
-	if err != nil {
+	if err := s.lay.format(ctx); err != nil {
 		return nil, fmt.Errorf("nvm: format: %w", err)
 	}
 	return s, nil

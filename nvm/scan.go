@@ -15,7 +15,8 @@ type scan struct {
 	data int // data pages that verify
 
 	batches []found
-	pages   []int32 // of all batches
+	pages   []int32          // of all batches
+	long    map[int32][]byte // bodies of batches of several pages, by found.from
 }
 
 type pageInfo struct {
@@ -38,6 +39,7 @@ const (
 type found struct {
 	seq      uint32
 	from, to int32 // its pages in scan.pages
+	skip     bool  // its records do not count
 }
 
 func (sc *scan) page(s *Store, i int) []byte { return sc.img[i*s.page : (i+1)*s.page] }
@@ -106,7 +108,7 @@ func (sc *scan) gather(from, to int, extra ...int) {
 			return
 		}
 		sc.pages = append(sc.pages, int32(i))
-		sc.batches = append(sc.batches, found{in.seq, int32(len(sc.pages) - 1), int32(len(sc.pages))})
+		sc.batches = append(sc.batches, found{seq: in.seq, from: int32(len(sc.pages) - 1), to: int32(len(sc.pages))})
 	}
 	for i := from; i < to; i++ {
 		one(i)
@@ -135,7 +137,7 @@ func (sc *scan) gather(from, to int, extra ...int) {
 			n++
 		}
 		if len(sc.pages)-start == int(h.parts) {
-			sc.batches = append(sc.batches, found{h.seq, int32(start), int32(len(sc.pages))})
+			sc.batches = append(sc.batches, found{seq: h.seq, from: int32(start), to: int32(len(sc.pages))})
 		} else {
 			sc.pages = sc.pages[:start]
 		}
@@ -168,72 +170,68 @@ const retainImage = 64 << 10
 // load enters the records of all complete batches into the index, except of
 // those with an unused page. It returns the batch that stands for keep.
 func (sc *scan) load(s *Store, keep found, rep *Report) (kept *batch) {
-	retain := len(sc.img) <= retainImage
-	var text string
-	if retain && len(sc.batches) > 0 {
-		text = string(sc.img)
+	total := 0
+	// The keys of all records, so that one string backs them all.
+	keys := make([]byte, 0, 16*len(sc.batches))
+	for n := range sc.batches {
+		f := &sc.batches[n]
+		if *f != keep && slices.ContainsFunc(sc.pagesOf(*f), func(p int32) bool { return sc.info[p].unused }) {
+			f.skip = true
+			continue
+		}
+		b := sc.body(s, *f)
+		had := len(keys)
+		for off := 0; ; total++ {
+			r, more, err := nextRecord(b, off)
+			if err != nil {
+				// The CRC is right and the content is not: nothing wrote that.
+				for _, p := range sc.pagesOf(*f) {
+					sc.info[p].state = pageBad
+				}
+				f.skip = true
+				keys = keys[:had]
+			}
+			if err != nil || !more {
+				break
+			}
+			keys = append(keys, b[r.key:r.value]...)
+			off = r.end
+		}
 	}
-	s.x.keys = make(map[string]*entry, len(sc.batches))
+	text := string(keys)
+	retain := len(sc.img) <= retainImage
+	s.x.keys = make(map[string]*entry, total)
 	batches := make([]batch, len(sc.batches))
-	entries := make([]entry, 0, len(sc.batches))
-	recs := make([]*entry, 0, len(sc.batches)+len(sc.batches)/4)
+	entries := make([]entry, 0, total)
+	recs := make([]*entry, 0, total)
 	for n, f := range sc.batches {
+		if f.skip {
+			continue
+		}
 		pages := sc.pagesOf(f)
-		if f != keep && slices.ContainsFunc(pages, func(p int32) bool { return sc.info[p].unused }) {
-			continue
-		}
-		var b []byte
-		var keys string
-		first := int(pages[0])
-		if len(pages) == 1 {
-			b = pagePayload(sc.page(s, first))
-			if retain {
-				at := first*s.page + headLen
-				keys = text[at : at+len(b)]
-			}
-		} else {
-			for _, p := range pages {
-				b = append(b, pagePayload(sc.page(s, int(p)))...)
-			}
-		}
-		count, err := countRecords(b)
-		if err != nil {
-			// The CRC is right and the content is not: nothing wrote that.
-			for _, p := range pages {
-				sc.info[p].state = pageBad
-			}
-			continue
-		}
-		if keys == "" && count > 0 {
-			keys = string(b)
-		}
-		if cap(recs)-len(recs) < count {
-			recs = make([]*entry, 0, max(count, 256))
-		}
 		bt := &batches[n]
 		bt.seq, bt.pages = f.seq, pages[:len(pages):len(pages)]
-		bt.recs = recs[len(recs) : len(recs) : len(recs)+count]
-		recs = recs[:len(recs)+count]
 		for _, p := range pages {
 			s.x.at[p] = bt
 		}
 		if f == keep {
 			kept = bt
 		}
+		b := sc.body(s, f)
+		bt.recs = recs[len(recs):]
 		for off := 0; ; {
 			r, more, _ := nextRecord(b, off)
 			if !more {
 				break
 			}
 			off = r.end
-			e := s.x.keys[keys[r.key:r.value]]
+			key := text[:r.value-r.key]
+			text = text[len(key):]
+			e := s.x.keys[key]
 			if e == nil {
-				if len(entries) == cap(entries) {
-					entries = make([]entry, 0, 128)
-				}
-				entries = append(entries, entry{key: keys[r.key:r.value]})
+				entries = append(entries, entry{key: key})
 				e = &entries[len(entries)-1]
-				s.x.keys[e.key] = e
+				s.x.keys[key] = e
 			}
 			val := b[r.value:r.end:r.end]
 			if !retain {
@@ -241,6 +239,8 @@ func (sc *scan) load(s *Store, keep found, rep *Report) (kept *batch) {
 			}
 			s.x.add(bt, e, val, r.deleted)
 		}
+		recs = recs[:len(recs)+len(bt.recs)]
+		bt.recs = bt.recs[:len(bt.recs):len(bt.recs)]
 	}
 	for i := range sc.info {
 		if sc.info[i].state == pageBad {
@@ -250,12 +250,21 @@ func (sc *scan) load(s *Store, keep found, rep *Report) (kept *batch) {
 	return kept
 }
 
-func countRecords(b []byte) (n int, err error) {
-	for off := 0; ; n++ {
-		r, more, err := nextRecord(b, off)
-		if err != nil || !more {
-			return n, err
-		}
-		off = r.end
+// body is a batch's records: in place if it has one page.
+func (sc *scan) body(s *Store, f found) []byte {
+	pages := sc.pagesOf(f)
+	if len(pages) == 1 {
+		return pagePayload(sc.page(s, int(pages[0])))
 	}
+	if sc.long == nil {
+		sc.long = map[int32][]byte{}
+	}
+	b := sc.long[f.from]
+	if b == nil {
+		for _, p := range pages {
+			b = append(b, pagePayload(sc.page(s, int(p)))...)
+		}
+		sc.long[f.from] = b
+	}
+	return b
 }
