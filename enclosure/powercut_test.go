@@ -2,6 +2,7 @@ package enclosure_test
 
 import (
 	"fmt"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -67,8 +68,14 @@ func TestPowerCuts(t *testing.T) {
 				r := rig.New(t, rig.Options{Slots: op.slots, Buses: op.buses})
 				op.setup(t, r)
 				before := r.Gen("gpu0").Counter
+				var mu sync.Mutex // buses pass positions at the same time
 				var at []*sim.Snapshot
-				r.W.OnPosition(func(sim.Position) { at = append(at, r.W.Snapshot()) })
+				r.W.OnPosition(func(sim.Position) {
+					s := r.W.Snapshot()
+					mu.Lock()
+					defer mu.Unlock()
+					at = append(at, s)
+				})
 				op.do(r)
 				r.W.OnPosition(nil)
 				r.Stop()

@@ -224,7 +224,7 @@ type witness struct {
 	found []string
 	log   []string
 
-	nonces map[string]ee.UUID // of each slot's latest attach to a host
+	nonces map[string]ee.UUID // of each slot's latest attach to a host for a VM
 	acked  map[string]ack     // of each slot
 	proofs map[string][]proof
 	sets   []set
@@ -593,7 +593,7 @@ func (w *witness) act(l life, a action) {
 		}
 		for _, n := range slots {
 			w.mu.Lock()
-			w.nonces[n+host] = at.Nonce
+			w.nonces[n+host+vm] = at.Nonce
 			w.mu.Unlock()
 			if !w.disturbed {
 				w.believe(n, vm, at.Memory[n], w.r.W.Now()-burst)
@@ -617,7 +617,7 @@ func (w *witness) act(l life, a action) {
 			}
 			w.believe(n, vm, v, at)
 			w.mu.Lock()
-			nonce := w.nonces[n+host]
+			nonce := w.nonces[n+host+vm]
 			w.mu.Unlock()
 			err = e.Ack(ctx, enclosure.AckRequest{Slot: n, Nonce: nonce, Gen: w.genOf(n), Seen: v.Now, By: host})
 			w.note("  ack %s: %v", n, err)
