@@ -45,6 +45,10 @@ FUZZTIME ?= 20s
 fuzz: ## fuzz each decoder for FUZZTIME
 	$(GO) run ./test/fuzzall -time $(FUZZTIME)
 
+LIVES ?= 5000
+lives: ## hunt: LIVES random lives of an enclosure, others at each run
+	$(GO) test ./enclosure -count=1 -run TestLives -timeout 60m -rapid.checks=$(LIVES) -rapid.shrinktime=60s
+
 lint: ## gofmt, vet, staticcheck, revive, errcheck, ineffassign, errorlint, misspell, modernize; generated files and go.mod are fresh
 	@sh .ci/lint
 
@@ -63,4 +67,4 @@ gcc:
 
 include images/image.mk
 
-.PHONY: help build build-arm build-all demo test figures mutants test-arm fuzz lint size generate clean gcc
+.PHONY: help build build-arm build-all demo test figures mutants test-arm fuzz lives lint size generate clean gcc
