@@ -260,3 +260,19 @@ func TestFoundFenceAfterKillWithoutChip(t *testing.T) {
 		}})
 	}
 }
+
+// The pollers of two buses look at the same instants; a set on both is brought
+// back all the same.
+func TestFoundPollersOfTwoBuses(t *testing.T) {
+	for i := range 2 {
+		world(t, rig.Options{Slots: 3, Buses: 2}, func(t *testing.T, r *rig.Rig) {
+			r.Attach(rig.VM1, rig.A, "gpu0", "gpu1") // nobody was seen to use the set: it stays together
+			r.Attach(rig.VM1, rig.A, "gpu2")
+			r.Run()
+			r.W.Slot(rig.Slot(i)).Restart()
+			time.Sleep(10 * time.Second)
+			r.WantHost("gpu0", rig.A)
+			r.WantHost("gpu1", rig.A)
+		})
+	}
+}

@@ -34,13 +34,14 @@ type life struct {
 	policies [2]plan.Policy
 	vlan     bool // slots have ports of a switch
 	shared   bool // the store is on gpu0's chip
+	buses    int  // 1 or 2
 	lacks    ee.Caps
 	steps    []step
 }
 
 func (l life) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "policies %v, switch %v, shared chip %v, without %v", l.policies, l.vlan, l.shared, l.lacks.Names())
+	fmt.Fprintf(&b, "policies %v, switch %v, shared chip %v, buses %d, without %v", l.policies, l.vlan, l.shared, l.buses, l.lacks.Names())
 	for i, s := range l.steps {
 		fmt.Fprintf(&b, "\n  %2d: %s", i, s)
 	}
@@ -114,6 +115,7 @@ func drawLife(t *rapid.T) life {
 		policies: [2]plan.Policy{policy.Draw(t, "policy of train1"), policy.Draw(t, "policy of train2")},
 		vlan:     rapid.IntRange(0, 3).Draw(t, "switch") == 0,
 		shared:   rapid.IntRange(0, 3).Draw(t, "shared chip") == 0,
+		buses:    rapid.SampledFrom([]int{1, 1, 1, 2}).Draw(t, "buses"),
 		lacks:    rapid.SampledFrom([]ee.Caps{0, 0, 0, ee.CapResetGuard, ee.CapDeviceReset, ee.CapExpectPeer, ee.CapFlagMirror, ee.CapQuiesce}).Draw(t, "without"),
 		steps:    rapid.SliceOfN(rapid.Custom(drawStep), 1, 24).Draw(t, "steps"),
 	}
@@ -301,6 +303,7 @@ var (
 	lifeHosts = []string{rig.A, rig.B, rig.C}
 	lifeVMs   = []string{rig.VM1, rig.VM2}
 	lifeSlots = []string{"gpu0", "gpu1", "gpu2"}
+	lifeBuses = []string{"bus0", "bus1"}
 )
 
 func slotsOf(mask int) (names []string) {
@@ -317,7 +320,7 @@ func (w *witness) live(l life) {
 	w.said = map[string]string{}
 	w.nonces, w.acked, w.proofs, w.last = map[string]ee.UUID{}, map[string]ack{}, map[string][]proof{}, map[string]uint32{}
 	w.leash = &leash{}
-	w.r = rig.New(w.tb, rig.Options{Slots: 3, Switch: l.vlan, Shared: l.shared, ProfileMod: func(p *ee.Profile) { p.Caps &^= l.lacks }, Config: func(c *enclosure.Config) {
+	w.r = rig.New(w.tb, rig.Options{Slots: 3, Buses: l.buses, Switch: l.vlan, Shared: l.shared, ProfileMod: func(p *ee.Profile) { p.Caps &^= l.lacks }, Config: func(c *enclosure.Config) {
 		c.VMs = slices.Clone(c.VMs)
 		for i := range c.VMs {
 			c.VMs[i].Policy = l.policies[i]
@@ -343,12 +346,12 @@ func (w *witness) leashed(shared bool) enclosure.Config {
 	c := w.bare
 	c.Slots = slices.Clone(c.Slots)
 	chip := func(bus i2c.Bus, addr uint16) nvm.Medium { return nvm.NewEEPROM(bus, addr, nvm.Parts["24c256"]) }
-	var bus i2c.Bus
 	for i := range c.Slots {
-		bus = leashedBus{w.bare.Slots[i].Bus, w.leash}
+		bus := leashedBus{w.bare.Slots[i].Bus, w.leash}
 		c.Slots[i].Bus = bus
 		c.Slots[i].Medium = chip(bus, uint16(0x20+i))
 	}
+	bus := c.Slots[0].Bus // the store's too
 	if shared {
 		section, err := nvm.Section(chip(bus, 0x20), 4096, 28*1024)
 		if err != nil {
@@ -588,7 +591,7 @@ func (w *witness) act(l life, a action) {
 	srv := w.r.W.Server(host)
 	ctx := w.r.Ctx()
 	e := w.r.E
-	bus := w.r.W.Bus("bus0")
+	bus := w.r.W.Bus(lifeBuses[a.n%max(1, l.buses)])
 	one := lifeSlots[a.n%3]
 	switch a.what {
 	case "attach", "start":
@@ -995,7 +998,9 @@ func (w *witness) check(l life) {
 // end: when all faults are over, everything comes right and can be used.
 func (w *witness) end(l life) {
 	w.note("the end: faults over, everybody comes back")
-	w.r.W.Bus("bus0").ClearFaults()
+	for _, b := range lifeBuses[:max(1, l.buses)] {
+		w.r.W.Bus(b).ClearFaults()
+	}
 	for i, n := range lifeSlots {
 		w.r.W.Slot(n).IgnoreControl(0)
 		w.revived(n)

@@ -116,6 +116,21 @@ func (e *Enclosure) tryLock(s *slot) bool {
 	}
 }
 
+// lockWithin takes a slot's lock as the poller if it is free within d.
+func (e *Enclosure) lockWithin(s *slot, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case s.lock <- struct{}{}:
+		e.mu.Lock()
+		s.holder = pollHolder
+		e.mu.Unlock()
+		return true
+	case <-t.C:
+		return false
+	}
+}
+
 func (e *Enclosure) poll(ctx context.Context, s *slot) {
 	if !e.tryLock(s) {
 		return
@@ -194,8 +209,10 @@ func (e *Enclosure) astray(s *slot, o ee.Observation) bool {
 		want.Link != (o.Control&ee.CtlLink != 0) || want.Missing(o.Control) || doubted
 }
 
-// setOfLocked takes the locks of the others of s's set, whose own is held, if
-// the set must stay together. It returns nil where one of them is not free.
+// withOthers takes the locks of the others of s's set, whose own is held, if the
+// set must stay together. It returns nil where one of them is not free, nor soon:
+// the pollers of other buses look at the same instants. Of two that wait for
+// each other the one with the higher number gives up first.
 func (e *Enclosure) withOthers(s *slot) (set []*slot, done func()) {
 	e.mu.Lock()
 	joint, gen := e.joint(s), s.st.Now.Gen
@@ -209,7 +226,11 @@ func (e *Enclosure) withOthers(s *slot) (set []*slot, done func()) {
 		if o == s || e.state(o).Now.Gen != gen {
 			continue
 		}
-		if !e.tryLock(o) {
+		wait := 50 * time.Millisecond
+		if o.index < s.index {
+			wait = 5 * time.Millisecond
+		}
+		if !e.lockWithin(o, wait) {
 			done()
 			return nil, nil
 		}
@@ -338,7 +359,7 @@ func (e *Enclosure) retryBlockages(ctx context.Context) {
 		}
 		var held []*slot
 		for _, o := range set {
-			if !e.tryLock(o) {
+			if !e.lockWithin(o, 50*time.Millisecond) { // a poller has it for a moment
 				break
 			}
 			held = append(held, o)
