@@ -139,21 +139,30 @@ func (e *Engine) Identity(ctx context.Context) (Identity, error) {
 
 // Observe reads the live registers, CONTROL to IDENT, in one burst.
 func (e *Engine) Observe(ctx context.Context) (Observation, error) {
-	p, err := e.read(ctx, "read live registers", rControl, rIdent)
+	return e.live(ctx, "read live registers", rIdent)
+}
+
+// live reads CONTROL to last in one burst. last is RESETS or IDENT; the words
+// that were not read are zero.
+func (e *Engine) live(ctx context.Context, op string, last reg) (Observation, error) {
+	p, err := e.read(ctx, op, rControl, last)
 	if err != nil {
 		return Observation{}, err
 	}
 	at := func(r reg) []byte { return p[e.p.regs[r]-e.p.regs[rControl]:] }
-	return Observation{
+	o := Observation{
 		Control: at(rControl)[0],
 		Status:  at(rStatus)[0],
 		Latch:   at(rLatch)[0],
 		Group:   binary.LittleEndian.Uint16(at(rGroup)),
 		Resets:  binary.LittleEndian.Uint32(at(rResets)),
-		Epoch:   binary.LittleEndian.Uint32(at(rEpoch)),
-		Proven:  binary.LittleEndian.Uint32(at(rProven)),
-		Ident:   binary.LittleEndian.Uint32(at(rIdent)),
-	}, nil
+	}
+	if last == rIdent {
+		o.Epoch = binary.LittleEndian.Uint32(at(rEpoch))
+		o.Proven = binary.LittleEndian.Uint32(at(rProven))
+		o.Ident = binary.LittleEndian.Uint32(at(rIdent))
+	}
+	return o, nil
 }
 
 // Peer reads who the engine is connected to.
@@ -235,17 +244,9 @@ func (e *Engine) Loaded(ctx context.Context) (Observation, error) {
 	}
 	deadline := time.Now().Add(e.p.LoadTime)
 	for {
-		p, err := e.read(ctx, op, rControl, rResets)
+		o, err := e.live(ctx, op, rResets)
 		if err != nil {
-			return Observation{}, err
-		}
-		at := func(r reg) []byte { return p[e.p.regs[r]-e.p.regs[rControl]:] }
-		o := Observation{
-			Control: at(rControl)[0],
-			Status:  at(rStatus)[0],
-			Latch:   at(rLatch)[0],
-			Group:   binary.LittleEndian.Uint16(at(rGroup)),
-			Resets:  binary.LittleEndian.Uint32(at(rResets)),
+			return o, err
 		}
 		switch {
 		case o.Status&StatConfigBad != 0:

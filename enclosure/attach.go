@@ -66,7 +66,7 @@ func (e *Enclosure) Attach(ctx context.Context, r AttachRequest) (Attached, erro
 func (e *Enclosure) attached(slots []*slot, nonce ee.UUID) Attached {
 	a := Attached{Nonce: nonce, State: MoveDone, Generation: map[string]ee.Generation{}, Memory: map[string]plan.Verdict{}}
 	for _, s := range slots {
-		a.Generation[s.cfg.Name] = ee.Generation{Incarnation: e.inc, Counter: e.state(s).Now.Gen}
+		a.Generation[s.cfg.Name] = e.generation(s)
 		a.Memory[s.cfg.Name] = e.judge(s)
 	}
 	return a
@@ -212,11 +212,7 @@ func (e *Enclosure) releaseSlots(ctx context.Context, vm VMConfig, slots []*slot
 		return err
 	}
 	if f := e.settled(work, slots); f != nil {
-		p := e.newPass(nil, nil)
-		for _, s := range slots {
-			p.items = append(p.items, &item{s: s, live: s.live})
-		}
-		p.block(work, f.err)
+		e.newPass(itemsOf(slots), nil).block(work, f.err)
 		return f.err
 	}
 	for _, s := range slots {

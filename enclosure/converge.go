@@ -52,6 +52,15 @@ type failure struct {
 
 func (f *failure) Error() string { return f.err.Error() }
 
+// itemsOf are slots as they were last read, with nothing asked of them yet.
+func itemsOf(slots []*slot) []*item {
+	items := make([]*item, len(slots))
+	for i, s := range slots {
+		items[i] = &item{s: s, live: s.live}
+	}
+	return items
+}
+
 func (e *Enclosure) newPass(items []*item, step func(name, text string)) *pass {
 	p := &pass{e: e, items: items, step: step}
 	for _, it := range items {
@@ -233,17 +242,7 @@ func (e *Enclosure) cutByVLAN(ctx context.Context, s *slot) bool {
 	if e.cfg.Switch == nil || s.cfg.Port == "" {
 		return false
 	}
-	vlans, err := e.cfg.Switch.Membership(ctx, s.cfg.Port)
-	if err != nil {
-		return false
-	}
-	for _, v := range vlans {
-		if err := e.cfg.Switch.Leave(ctx, s.cfg.Port, v); err != nil {
-			return false
-		}
-	}
-	vlans, err = e.cfg.Switch.Membership(ctx, s.cfg.Port)
-	return err == nil && len(vlans) == 0
+	return e.setVLAN(ctx, s, 0) == nil
 }
 
 func (e *Enclosure) noteCut(s *slot, how string) {
@@ -484,10 +483,7 @@ func (p *pass) joinVLANs(ctx context.Context) *Error {
 // target is looked up again immediately before.
 func (p *pass) makeLinks(ctx context.Context) *failure {
 	for _, it := range p.items {
-		if !it.do.Has(plan.DoConnect) || !it.want.Link {
-			continue
-		}
-		if bug.Is(bug.Fencing) {
+		if !it.do.Has(plan.DoConnect) || !it.want.Link || bug.Is(bug.Fencing) {
 			continue
 		}
 		peer := p.e.peerOf(it.want.Block.Group)
@@ -583,7 +579,6 @@ func (p *pass) cutAll(ctx context.Context) *Error {
 	var first *Error
 	perBus(p.items, func(its []*item) {
 		for _, it := range its {
-			it.err = nil
 			if it.s.fault != nil && !it.s.trusted {
 				// Somebody else may be at that address: nothing is written.
 				it.err = it.s.fault

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -282,8 +281,4 @@ func (e *Enclosure) usable(s *slot) error {
 		}
 	}
 	return nil
-}
-
-func contains(names []string, n string) bool {
-	return slices.Contains(names, n)
 }

@@ -128,13 +128,21 @@ func (e *Enclosure) lockHost(ctx context.Context, host string) (done func(), err
 // group, those whose cut from it was never confirmed, those that a move has not
 // yet cut from it, and those that an operation may be bringing to it.
 func (e *Enclosure) concerned(group uint16) []*slot {
+	return e.slotsWhere(func(s *slot) bool {
+		leaving := s.bound != 0 && !s.left && s.st.Prior != nil && s.st.Prior.To == group
+		unknown := s.bound == 0 && s.holder != "" && s.holder != pollHolder
+		return s.st.Now.To == group || s.bound == group || leaving || unknown || s.uncutFrom(group)
+	})
+}
+
+// slotsWhere are the slots of which is is true; it is called with Enclosure.mu
+// held.
+func (e *Enclosure) slotsWhere(is func(*slot) bool) []*slot {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	var slots []*slot
 	for _, s := range e.slots {
-		leaving := s.bound != 0 && !s.left && s.st.Prior != nil && s.st.Prior.To == group
-		unknown := s.bound == 0 && s.holder != "" && s.holder != pollHolder
-		if s.st.Now.To == group || s.bound == group || leaving || unknown || s.uncutFrom(group) {
+		if is(s) {
 			slots = append(slots, s)
 		}
 	}
@@ -168,21 +176,17 @@ func (e *Enclosure) confirmable(s *slot) bool {
 
 // uncut are the slots of which uncutFrom is true.
 func (e *Enclosure) uncut(group uint16) []*slot {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	var slots []*slot
-	for _, s := range e.slots {
-		if s.uncutFrom(group) {
-			slots = append(slots, s)
-		}
-	}
-	return slots
+	return e.slotsWhere(func(s *slot) bool { return s.uncutFrom(group) })
 }
 
 // bind notes which group an operation brings slots to; 0 ends it.
 func (e *Enclosure) bind(slots []*slot, group uint16) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	bindLocked(slots, group)
+}
+
+func bindLocked(slots []*slot, group uint16) {
 	for _, s := range slots {
 		s.bound, s.left = group, false
 	}
@@ -190,15 +194,7 @@ func (e *Enclosure) bind(slots []*slot, group uint16) {
 
 // slotsOf are the slots that the records give to a group.
 func (e *Enclosure) slotsOf(group uint16) []*slot {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	var slots []*slot
-	for _, s := range e.slots {
-		if s.st.Known() && s.st.Now.To == group {
-			slots = append(slots, s)
-		}
-	}
-	return slots
+	return e.slotsWhere(func(s *slot) bool { return s.st.Known() && s.st.Now.To == group })
 }
 
 // completeFence cuts what a fenced host still has, then records and writes
@@ -243,9 +239,9 @@ func (e *Enclosure) settleEach(ctx context.Context, p *pass, slots []*slot) {
 
 // cutFrom cuts slots from host and notes those of which that is not confirmed.
 func (e *Enclosure) cutFrom(ctx context.Context, h HostConfig, slots []*slot) (*Error, *pass) {
-	items := make([]*item, len(slots))
-	for i, s := range slots {
-		items[i] = &item{s: s, live: s.live, keep: e.policyOf(e.state(s)) != plan.Never}
+	items := itemsOf(slots)
+	for _, it := range items {
+		it.keep = e.policyOf(e.state(it.s)) != plan.Never
 	}
 	p := e.newPass(items, nil)
 	// Bus by bus, and no bus waits for another to be read.
@@ -291,7 +287,7 @@ func (p *pass) only(s *slot) *pass {
 			return p.e.newPass([]*item{it}, nil)
 		}
 	}
-	return p.e.newPass([]*item{{s: s, live: s.live}}, nil)
+	return p.e.newPass(itemsOf([]*slot{s}), nil)
 }
 
 func (e *Enclosure) setPending(host string, slots []*slot) {

@@ -66,7 +66,7 @@ func (e *Enclosure) Verdict(ctx context.Context, name string) (plan.Verdict, err
 
 // generationIs refuses a request made for another generation.
 func (e *Enclosure) generationIs(s *slot, gen ee.Generation) error {
-	if have := (ee.Generation{Incarnation: e.inc, Counter: e.state(s).Now.Gen}); have != gen {
+	if have := e.generation(s); have != gen {
 		return &Error{
 			Code: CodeGenerationChanged, Slot: s.cfg.Name, Current: have, State: "nothing was changed",
 			What: fmt.Sprintf("generation is %s, not %s: the slot was assigned anew since you looked", have, gen),
@@ -212,8 +212,7 @@ func (e *Enclosure) arm(ctx context.Context, s *slot, r ArmRequest) (plan.Arming
 // since CONTROL was read, the same write puts its link on again: the peer that
 // it may connect to goes first.
 func (e *Enclosure) setGuard(ctx context.Context, s *slot, control uint8) error {
-	st := e.state(s)
-	want := plan.Desire(st, e.inc, e.policyOf(st), e.peerOf(st.Now.To))
+	want := e.desire(s)
 	if control&ee.CtlLink != 0 && want.Link {
 		return s.engine.Connect(ctx, want.Peer, want.Show, control)
 	}

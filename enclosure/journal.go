@@ -75,7 +75,7 @@ func (e *Enclosure) learnStart(st plan.Start) {
 	}
 }
 
-// hostRecord is a change of a host; rollRecord must follow it.
+// hostRecord is a change of a host; callRoll must follow it.
 func (e *Enclosure) hostRecord(name string, h plan.Host) record {
 	e.mu.Lock()
 	h.Serial = plan.RollOf(e.hosts).Serial + 1
@@ -98,16 +98,13 @@ func (e *Enclosure) putHost(ctx context.Context, name string, h plan.Host) error
 	return e.put(ctx, nvm.Urgent, e.hostRecord(name, h))
 }
 
-// callRoll writes the roll of the hosts, after a change of one.
+// callRoll writes the roll of the hosts as they are known now, after a change
+// of one.
 func (e *Enclosure) callRoll(ctx context.Context) error {
-	return e.put(ctx, nvm.Urgent, e.rollRecord())
-}
-
-// rollRecord is the roll of the hosts as they are known now.
-func (e *Enclosure) rollRecord() record {
 	e.mu.Lock()
-	defer e.mu.Unlock()
-	return record{nvm.Record{Key: plan.KeyRoll, Value: plan.RollOf(e.hosts).Encode()}, func(*Enclosure) {}}
+	roll := plan.RollOf(e.hosts)
+	e.mu.Unlock()
+	return e.put(ctx, nvm.Urgent, record{nvm.Record{Key: plan.KeyRoll, Value: roll.Encode()}, func(*Enclosure) {}})
 }
 
 // releasedRecord marks that the VM of s no longer uses it, or with false that
@@ -140,10 +137,7 @@ type writing struct {
 
 // begin hands recs to the store's medium; until finish they mean nothing.
 func (e *Enclosure) begin(ctx context.Context, class nvm.Class, recs ...record) (*writing, error) {
-	e.mu.Lock()
-	problem := e.problem
-	e.mu.Unlock()
-	if problem != nil {
+	if problem := e.storeProblem(); problem != nil {
 		return nil, problem
 	}
 	batch := make([]nvm.Record, len(recs))

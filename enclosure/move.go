@@ -86,9 +86,7 @@ func (e *Enclosure) bindAs(known *roster, slots []*slot, group uint16) error {
 	if e.roster.Load() != known {
 		return &Error{Code: CodeBusy, What: "hosts or VMs were configured anew while the request waited", State: "nothing was changed", Next: "look with 'baton status' and try again", Retry: true}
 	}
-	for _, s := range slots {
-		s.bound, s.left = group, false
-	}
+	bindLocked(slots, group)
 	return nil
 }
 
@@ -107,7 +105,7 @@ func (e *Enclosure) isWith(slots []*slot, vm ee.UUID, group uint16) bool {
 func (e *Enclosure) alreadyThere(ctx context.Context, a plan.Assignment, slots []*slot, r MoveRequest) Move {
 	m := Move{
 		ID: a.ID, VM: r.VM, Slots: names(slots), From: r.To, To: r.To, State: MoveDone, Preserve: a.Preserve,
-		Generation: ee.Generation{Incarnation: e.inc, Counter: e.state(slots[0]).Now.Gen},
+		Generation: e.generation(slots[0]),
 		Memory:     map[string]plan.Verdict{}, Reason: "the set is there already; nothing was changed",
 	}
 	for _, s := range slots {
@@ -137,7 +135,7 @@ func (e *Enclosure) setOf(vmName string, slotNames []string) (*VMConfig, []*slot
 		if err != nil {
 			return nil, nil, err
 		}
-		if !contains(vm.Slots, n) {
+		if !slices.Contains(vm.Slots, n) {
 			return nil, nil, &Error{
 				Code: CodeSlotNotVM, Slot: n, What: "the slot is not one of VM " + vmName,
 				State: "nothing was changed", Next: "its slots are " + strings.Join(vm.Slots, ", "),
@@ -156,13 +154,10 @@ func (e *Enclosure) setOf(vmName string, slotNames []string) (*VMConfig, []*slot
 // is asked. The locks of slots are held.
 func (e *Enclosure) mayAssign(vm *VMConfig, target *HostConfig, slots []*slot, expect map[string]ee.Generation) error {
 	const unchanged = "nothing was changed"
-	e.mu.Lock()
-	problem := e.problem
-	e.mu.Unlock()
-	if problem != nil {
+	if problem := e.storeProblem(); problem != nil {
 		return problem // without a store every host counts as fenced, too
 	}
-	if !contains(vm.Hosts, target.Name) && !bug.Is(bug.Closed) {
+	if !slices.Contains(vm.Hosts, target.Name) && !bug.Is(bug.Closed) {
 		return &Error{
 			Code: CodeNotAllowed, What: fmt.Sprintf("VM %s may not run on %s", vm.Name, target.Name), State: unchanged,
 			Next: "the configuration lets it run on " + strings.Join(vm.Hosts, ", "),
@@ -181,7 +176,7 @@ func (e *Enclosure) mayAssign(vm *VMConfig, target *HostConfig, slots []*slot, e
 		if !slices.Contains(slots, s) {
 			return bad("a generation is given for slot "+name+", which is not in the set", "give generations of the slots that are to be moved")
 		}
-		if have := (ee.Generation{Incarnation: e.inc, Counter: e.state(s).Now.Gen}); have != gen {
+		if have := e.generation(s); have != gen {
 			return &Error{
 				Code: CodeGenerationChanged, Slot: name, Current: have, State: unchanged,
 				What: fmt.Sprintf("generation is %s, not %s: someone moved it since you looked", have, gen),
@@ -279,7 +274,7 @@ func (e *Enclosure) assign(ctx context.Context, a plan.Assignment, slots []*slot
 
 	p := e.prepare(items, a, vm, step)
 	if f := p.run(work); f != nil {
-		return e.fail(ctx, p, f, m, slots, wait, began, by)
+		return e.fail(ctx, p, f, m, slots, wait, by)
 	}
 	e.concludeDoubt(ctx, p)
 	return e.awaitPeers(ctx, p, m, wait, by), nil
@@ -391,7 +386,7 @@ func (e *Enclosure) concludeDoubt(ctx context.Context, p *pass) {
 
 // fail ends a move that went wrong: before the commit point it is undone (or
 // held, where a fence came between), after it the rest is retried within wait.
-func (e *Enclosure) fail(ctx context.Context, p *pass, f *failure, m *Move, slots []*slot, wait time.Duration, began time.Time, by string) (Move, error) {
+func (e *Enclosure) fail(ctx context.Context, p *pass, f *failure, m *Move, slots []*slot, wait time.Duration, by string) (Move, error) {
 	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), opTimeout)
 	defer cancel()
 	if f.committed {
@@ -455,15 +450,12 @@ func (e *Enclosure) awaitPeers(ctx context.Context, p *pass, m *Move, wait time.
 		switch {
 		case err != nil && err.Code == CodeForeignPeer:
 			e.foreign(ctx, p, err)
-			for _, it := range p.items {
-				it.err = nil
-			}
 			if time.Now().Before(deadline) && !waitFor(ctx, stop, again) {
 				again = min(2*again, makeRetryMax)
 				for _, it := range p.items {
-					st := e.state(it.s)
+					it.err = nil
 					it.do = plan.DoCut | plan.DoConnect
-					it.want = plan.Desire(st, e.inc, e.policyOf(st), e.peerOf(st.Now.To))
+					it.want = e.desire(it.s)
 					if it.s.block == nil || *it.s.block != it.want.Block {
 						it.do |= plan.DoWrite // once: the flag has changed
 					}

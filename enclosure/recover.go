@@ -18,7 +18,6 @@ import (
 type blockage struct {
 	slots  []*slot
 	reason *Error
-	since  time.Time
 	tries  int
 	next   time.Time
 }
@@ -133,11 +132,12 @@ func (e *Enclosure) read(ctx context.Context, slots []*slot) {
 		for _, it := range its {
 			if it.s.can(ee.CapStatus) {
 				// An engine that is still loading has its chip busy.
-				if o, err := it.s.engine.Loaded(ctx); err != nil && !errors.Is(err, ee.ErrConfigBad) {
-					e.noteRead(it.s, o, err)
+				if _, err := it.s.engine.Loaded(ctx); err != nil && !errors.Is(err, ee.ErrConfigBad) {
+					e.mu.Lock()
+					it.s.readErr = err
+					e.mu.Unlock()
 				} else {
-					_, err = e.observe(ctx, it.s)
-					e.noteRead(it.s, it.s.live, err)
+					_, _ = e.observe(ctx, it.s) // it keeps what it read, or why it could not
 				}
 			}
 			b, err := it.s.readBlock(ctx)
@@ -152,15 +152,6 @@ func (e *Enclosure) read(ctx context.Context, slots []*slot) {
 	})
 	for _, it := range items {
 		it.s.pageErr = it.err
-	}
-}
-
-func (e *Enclosure) noteRead(s *slot, o ee.Observation, err error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	s.readErr = err
-	if err == nil {
-		s.live = o
 	}
 }
 
@@ -276,7 +267,7 @@ func (e *Enclosure) void(ctx context.Context, s *slot, why plan.Reason) {
 // itemFor says what s should look like now and what has to be done for that.
 func (e *Enclosure) itemFor(ctx context.Context, s *slot, suspect bool) *item {
 	st := e.state(s)
-	it := &item{s: s, live: s.live, want: plan.Desire(st, e.inc, e.policyOf(st), e.peerOf(st.Now.To))}
+	it := &item{s: s, live: s.live, want: e.desire(s)}
 	if s.fault != nil {
 		it.err = s.fault
 		return it
@@ -413,7 +404,7 @@ func (p *pass) block(ctx context.Context, why *Error) {
 		p.e.emit(Event{Kind: "blocked", Slot: cut.Slot, Code: string(cut.Code), Text: cut.Error()})
 	}
 	p.look(ctx)
-	b := &blockage{reason: why, since: time.Now(), next: time.Now().Add(retryAfter(0))}
+	b := &blockage{reason: why, next: time.Now().Add(retryAfter(0))}
 	p.e.mu.Lock()
 	for _, it := range p.items {
 		it.s.unblock()
@@ -426,10 +417,7 @@ func (p *pass) block(ctx context.Context, why *Error) {
 
 // retryBlocked tries a blocked set again. The locks are held.
 func (e *Enclosure) retryBlocked(ctx context.Context, b *blockage) {
-	e.read(ctx, b.slots)
-	for _, s := range b.slots {
-		e.recordDoubt(ctx, s) // nobody looked while it was blocked
-	}
+	e.lookAgain(ctx, b.slots) // nobody did while it was blocked
 	p, f := e.converge(ctx, b.slots, false)
 	if f == nil {
 		e.unblock(b)
@@ -510,12 +498,17 @@ func (e *Enclosure) hold(ctx context.Context, set []*slot, why *Error) error {
 // settled brings a set to its newest records after something went wrong:
 // nothing is taken as known of the hardware.
 func (e *Enclosure) settled(ctx context.Context, set []*slot) *failure {
+	e.lookAgain(ctx, set)
+	_, f := e.converge(ctx, set, false)
+	return f
+}
+
+// lookAgain reads a set anew and records what the engines' words speak against.
+func (e *Enclosure) lookAgain(ctx context.Context, set []*slot) {
 	e.read(ctx, set)
 	for _, s := range set {
 		e.recordDoubt(ctx, s)
 	}
-	_, f := e.converge(ctx, set, false)
-	return f
 }
 
 // undoRecords are the assignments that undo a set's newest one; slots that had

@@ -107,9 +107,7 @@ func (e *Enclosure) idle() bool {
 func (e *Enclosure) tryLock(s *slot) bool {
 	select {
 	case s.lock <- struct{}{}:
-		e.mu.Lock()
-		s.holder = pollHolder
-		e.mu.Unlock()
+		e.nowHeld(s, pollHolder)
 		return true
 	default:
 		return false
@@ -122,9 +120,7 @@ func (e *Enclosure) lockWithin(s *slot, d time.Duration) bool {
 	defer t.Stop()
 	select {
 	case s.lock <- struct{}{}:
-		e.mu.Lock()
-		s.holder = pollHolder
-		e.mu.Unlock()
+		e.nowHeld(s, pollHolder)
 		return true
 	case <-t.C:
 		return false
@@ -186,15 +182,13 @@ func (e *Enclosure) strayPeer(ctx context.Context, s *slot, o ee.Observation) bo
 		return false
 	}
 	peer, show, err := s.engine.Expected(ctx)
-	st := e.state(s)
-	want := plan.Desire(st, e.inc, e.policyOf(st), e.peerOf(st.Now.To))
+	want := e.desire(s)
 	return err == nil && (s.can(ee.CapExpectPeer) && peer != want.Peer || s.can(ee.CapFlagMirror) && show != want.Show)
 }
 
 // astray tells whether an engine is not as its agent left it.
 func (e *Enclosure) astray(s *slot, o ee.Observation) bool {
-	st := e.state(s)
-	want := plan.Desire(st, e.inc, e.policyOf(st), e.peerOf(st.Now.To))
+	st, want := e.state(s), e.desire(s)
 	// What the engine's words speak against is to be recorded (recordDoubt).
 	doubted := false
 	if s.can(ee.CapLatches) {
@@ -247,10 +241,7 @@ func (e *Enclosure) bringBack(ctx context.Context, s *slot, suspect bool) {
 	}
 	defer done()
 	e.emit(Event{Kind: "recovery", Slot: s.cfg.Name, Text: fmt.Sprintf("%s: the engine is not as it was left (restart, or its block went bad); bringing it back", s.cfg.Name)})
-	e.read(ctx, set)
-	for _, o := range set {
-		e.recordDoubt(ctx, o)
-	}
+	e.lookAgain(ctx, set)
 	e.recoverSet(ctx, set, suspect)
 }
 
@@ -313,10 +304,7 @@ func (e *Enclosure) watchPeer(ctx context.Context, s *slot) {
 			return // at the next look
 		}
 		defer done()
-		p := e.newPass(nil, nil)
-		for _, o := range set {
-			p.items = append(p.items, &item{s: o, live: o.live})
-		}
+		p := e.newPass(itemsOf(set), nil)
 		why := s.foreignError(peer.MAC, host.MAC)
 		e.foreign(ctx, p, why)
 		p.block(ctx, why)
@@ -337,7 +325,7 @@ func (e *Enclosure) watchPeer(ctx context.Context, s *slot) {
 // allLinked tells whether every slot of m has a peer. Enclosure.mu is held.
 func (e *Enclosure) allLinked(m *Move) bool {
 	for _, s := range e.slots {
-		if contains(m.Slots, s.cfg.Name) && s.peer.MAC.IsZero() {
+		if slices.Contains(m.Slots, s.cfg.Name) && s.peer.MAC.IsZero() {
 			return false
 		}
 	}

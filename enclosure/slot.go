@@ -93,9 +93,7 @@ func (e *Enclosure) acquireOne(ctx context.Context, who string, wait bool, s *sl
 	for {
 		select {
 		case s.lock <- struct{}{}:
-			e.mu.Lock()
-			s.holder = who
-			e.mu.Unlock()
+			e.nowHeld(s, who)
 			return nil
 		default:
 		}
@@ -114,9 +112,7 @@ func (e *Enclosure) acquireOne(ctx context.Context, who string, wait bool, s *sl
 		select {
 		case s.lock <- struct{}{}:
 			t.Stop()
-			e.mu.Lock()
-			s.holder = who
-			e.mu.Unlock()
+			e.nowHeld(s, who)
 			return nil
 		case <-t.C:
 		case <-ctx.Done():
@@ -134,11 +130,16 @@ const lockPoll = 50 * time.Millisecond
 
 func (e *Enclosure) release(slots ...*slot) {
 	for _, s := range slots {
-		e.mu.Lock()
-		s.holder = ""
-		e.mu.Unlock()
+		e.nowHeld(s, "")
 		<-s.lock
 	}
+}
+
+// nowHeld notes who has a slot's lock.
+func (e *Enclosure) nowHeld(s *slot, who string) {
+	e.mu.Lock()
+	s.holder = who
+	e.mu.Unlock()
 }
 
 // state returns what the records say of s.
@@ -146,6 +147,17 @@ func (e *Enclosure) state(s *slot) plan.Slot {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return s.st
+}
+
+// generation is that of s, as requests quote it.
+func (e *Enclosure) generation(s *slot) ee.Generation {
+	return ee.Generation{Incarnation: e.inc, Counter: e.state(s).Now.Gen}
+}
+
+// desire says what s should look like by its records and who may have it now.
+func (e *Enclosure) desire(s *slot) plan.Want {
+	st := e.state(s)
+	return plan.Desire(st, e.inc, e.policyOf(st), e.peerOf(st.Now.To))
 }
 
 // observe reads the engine's live registers, and remembers them for status.

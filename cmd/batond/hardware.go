@@ -121,10 +121,7 @@ func (h *hardware) store(c *config.Config, buses map[string]*bus.Owned) enclosur
 		sl := c.Slots[i]
 		out.Name = fmt.Sprintf("%s/%s+%d", sl.Bus, sl.EEPROM.Address, s.Offset)
 		out.Shared = sl.Name
-		// A driver of its own: the slot's is used by another goroutine, and the
-		// chip being busy with the other's write is like a second master's.
-		chip := nvm.NewEEPROM(buses[sl.Bus], uint16(sl.EEPROM.Address), nvm.Parts[sl.EEPROM.Part])
-		m, err := nvm.Section(chip, s.Offset, s.Size)
+		m, err := nvm.Section(h.config.Slots[i].Medium, s.Offset, s.Size)
 		if err != nil {
 			out.Problem = err
 			return out
