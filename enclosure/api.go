@@ -122,6 +122,9 @@ const (
 	ReleaseFree ReleaseMode = "free" // cut, for anyone, after a device reset
 )
 
+// ForceFree is the mode of release that goes by ForceFree, not Release.
+const ForceFree ReleaseMode = "force-free"
+
 // ReleaseRequest ends VM's use of Slots.
 type ReleaseRequest struct {
 	VM     string
@@ -250,6 +253,12 @@ const (
 	CodeForbidden         Code = "forbidden"
 	CodeForeignPeer       Code = "foreign-peer"
 	CodeInternal          Code = "internal"
+	CodeNotNeeded         Code = "not-needed"
+	CodeStaleToken        Code = "stale-token"
+	CodeBadConfig         Code = "bad-configuration"
+	CodeConfigChanged     Code = "configuration-changed"
+	CodeTrial             Code = "trial-running"
+	CodeBadBackup         Code = "bad-backup"
 )
 
 // Error is a refusal or failure: what, where, in what state things are now and

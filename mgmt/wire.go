@@ -195,10 +195,11 @@ type AliveRequest struct {
 // ReleaseRequest is the body of POST /v1/slots/{slot}/release. Slots is as in
 // AttachRequest.
 type ReleaseRequest struct {
-	VM     string            `json:"vm" strict:"required"`
+	VM     string            `json:"vm,omitempty"` // required, but for force-free
 	Slots  []string          `json:"slots,omitempty"`
 	Expect map[string]string `json:"expect,omitempty"`
-	Mode   string            `json:"mode" strict:"required"` // keep, hold, free
+	Mode   string            `json:"mode" strict:"required"` // keep, hold, free, force-free
+	Typed  string            `json:"typed,omitempty"`        // force-free: the slot's name, typed by a person at the console
 }
 
 // UnfenceRequest is the body of POST /v1/hosts/{host}/unfence.
@@ -278,4 +279,216 @@ func ParseSeen(word string) (Seen, error) {
 		}
 	}
 	return Seen{}, fmt.Errorf("%q is not what 'baton verdict' prints as seen: want GENERATION/RESETS/EPOCH/IDENT", word)
+}
+
+// AuditRecord is what the agent's store keeps of something that changed
+// assignments, fences, parts or configuration, or was refused.
+type AuditRecord struct {
+	Seq      uint32    `json:"seq"`       // of all that were ever kept in this store
+	Run      uint32    `json:"run"`       // which start of the agent; uptimes of one run compare
+	UptimeMS int64     `json:"uptime_ms"` // in that run
+	Time     time.Time `json:"time"`      // zero where the clock was not set
+	Kind     string    `json:"kind"`      // as of Event
+	Slots    []string  `json:"slots"`
+	Host     string    `json:"host,omitempty"`
+	VM       string    `json:"vm,omitempty"`
+	Move     string    `json:"move,omitempty"`
+	Code     string    `json:"code,omitempty"`  // of a refusal or failure
+	Count    uint32    `json:"count,omitempty"` // of equal refusals that this stands for; absent = one
+	By       string    `json:"by,omitempty"`
+	Text     string    `json:"text"`
+}
+
+// Audit answers GET /v1/audit: the records that are kept, oldest first.
+type Audit struct {
+	Records []AuditRecord `json:"records"`
+	Lost    uint32        `json:"lost"` // older ones that are no longer kept
+}
+
+// DrainRequest is the body of POST /v1/hosts/{host}/drain. One of To and
+// Release is given.
+type DrainRequest struct {
+	ID      string `json:"id" strict:"required"` // chosen by the caller; a repeat has the effect of one
+	To      string `json:"to,omitempty"`         // host that takes the sets
+	Release string `json:"release,omitempty"`    // hold or free
+	WaitMS  int64  `json:"wait_ms,omitempty"`    // of each move
+}
+
+// Drained answers a DrainRequest. Sets are in the order in which they were
+// done; the first that failed is the last.
+type Drained struct {
+	Host string       `json:"host"`
+	Done bool         `json:"done"` // the host has no slots here
+	Sets []DrainedSet `json:"sets"`
+	Left []string     `json:"left"` // slots that are still with the host
+}
+
+// DrainedSet is what became of a VM's slots.
+type DrainedSet struct {
+	VM     string   `json:"vm,omitempty"` // absent: slots that no VM has
+	Slots  []string `json:"slots"`
+	Move   string   `json:"move,omitempty"` // its ID
+	State  string   `json:"state"`          // of the move, or released, failed
+	Reason string   `json:"reason,omitempty"`
+}
+
+// Adoption answers GET and POST /v1/slots/{slot}/adopt: the parts that the
+// agent knew, those it finds, and what adopting them means.
+type Adoption struct {
+	Slot       string   `json:"slot"`
+	Needed     bool     `json:"needed"` // false: the parts are those the agent knows
+	Old        Parts    `json:"old"`
+	New        Parts    `json:"new"`
+	Generation string   `json:"generation"` // that the slot has, or with POST has got
+	Effect     []string `json:"effect"`     // what adopting does, a sentence each
+	Token      string   `json:"token"`      // stands for New; POST quotes it
+	Adopted    bool     `json:"adopted"`
+}
+
+// Parts are who is in a slot. What is not known is absent.
+type Parts struct {
+	Engine string `json:"engine,omitempty"` // MAC
+	Device string `json:"device,omitempty"` // "10de:2330 accelerator"
+	Serial string `json:"serial,omitempty"` // of the device, "0x48b02d0300a1b2c3"
+	Chip   string `json:"chip,omitempty"`   // of the config block, as "24c256 at bus0/0x50"
+	Block  string `json:"block,omitempty"`  // what is in it, in words
+}
+
+// AdoptRequest is the body of POST /v1/slots/{slot}/adopt.
+type AdoptRequest struct {
+	Token string `json:"token" strict:"required"`
+}
+
+// LocateRequest is the body of POST /v1/slots/{slot}/locate.
+type LocateRequest struct {
+	On bool `json:"on" strict:"required"`
+}
+
+// PowerRequest is the body of POST /v1/slots/{slot}/power.
+type PowerRequest struct {
+	Generation string `json:"generation" strict:"required"`
+	State      string `json:"state" strict:"required"` // on, off, cycle
+}
+
+// ResetRequest is the body of POST /v1/slots/{slot}/reset.
+type ResetRequest struct {
+	Generation string `json:"generation" strict:"required"`
+}
+
+// ResolveRequest is the body of POST /v1/moves/{id}/resolve: the blocked set
+// goes on without these slots.
+type ResolveRequest struct {
+	Drop []string `json:"drop" strict:"required"`
+}
+
+// Config answers GET /v1/config.
+type Config struct {
+	Version uint32 `json:"version"` // raised by every change; 0 = the file the agent was started with
+	Where   string `json:"where"`   // where changes are kept: store, or the file's path
+	Text    string `json:"text"`    // as it was given
+	Trial   *Trial `json:"trial,omitempty"`
+}
+
+// Trial is a change of the controller's own network that is put back unless it
+// is confirmed.
+type Trial struct {
+	Network string `json:"network"` // as it is now, in words
+	Before  string `json:"before"`  // as it is going to be again
+	LeftMS  int64  `json:"left_ms"`
+}
+
+// ConfigRequest is the body of POST /v1/config.
+type ConfigRequest struct {
+	Text      string  `json:"text" strict:"required"`
+	Expect    *uint32 `json:"expect,omitempty"`     // version that is to be replaced
+	DryRun    bool    `json:"dry_run,omitempty"`    // only say what would be done
+	Restart   bool    `json:"restart,omitempty"`    // the agent may start itself again where that is needed
+	ConfirmMS int64   `json:"confirm_ms,omitempty"` // of a change of network; absent = 2 min
+}
+
+// ConfigApplied answers a ConfigRequest.
+type ConfigApplied struct {
+	Version    uint32   `json:"version"`    // that is in force
+	Changes    []string `json:"changes"`    // what differs from before, a line each
+	Restart    []string `json:"restart"`    // of them, what needs a start of the agent
+	Restarting bool     `json:"restarting"` // the agent is doing that now; it touches no link
+	DryRun     bool     `json:"dry_run"`
+	Trial      *Trial   `json:"trial,omitempty"`
+}
+
+// BackupFormat is that of a Backup made by this version.
+const BackupFormat = 1
+
+// Backup answers GET /v1/backup: what is needed to set up a new controller. It
+// has no secrets.
+type Backup struct {
+	Format      int          `json:"format" strict:"required"`
+	Enclosure   string       `json:"enclosure" strict:"required"`
+	Agent       string       `json:"agent"`
+	Time        time.Time    `json:"time"` // may be wrong: see ClockSet
+	ClockSet    bool         `json:"clock_set"`
+	Incarnation string       `json:"incarnation" strict:"required"`
+	Version     uint32       `json:"version"` // of the configuration
+	Config      string       `json:"config" strict:"required"`
+	Slots       []BackupSlot `json:"slots" strict:"required"`
+	Hosts       []BackupHost `json:"hosts" strict:"required"`
+	Sum         string       `json:"sum" strict:"required"` // CRC-32C over the rest
+}
+
+// BackupSlot is a slot's part of a Backup: a floor, never an assignment.
+type BackupSlot struct {
+	Name       string `json:"name" strict:"required"`
+	Generation string `json:"generation" strict:"required"`
+}
+
+// BackupHost is a host's part of a Backup.
+type BackupHost struct {
+	Name  string `json:"name" strict:"required"`
+	Epoch uint32 `json:"epoch" strict:"required"`
+}
+
+// RestoreRequest is the body of POST /v1/backup.
+type RestoreRequest struct {
+	Backup Backup `json:"backup" strict:"required"`
+	DryRun bool   `json:"dry_run,omitempty"`
+}
+
+// Restored answers a RestoreRequest.
+type Restored struct {
+	Changes    []string `json:"changes"` // a line each
+	Restarting bool     `json:"restarting"`
+	DryRun     bool     `json:"dry_run"`
+}
+
+// NVMReport answers GET /v1/nvm/check and POST /v1/nvm/repair.
+type NVMReport struct {
+	State    string       `json:"state"` // of the store: formatted, blank, foreign, half formatted, unreadable
+	Findings []NVMFinding `json:"findings"`
+	Token    string       `json:"token"` // stands for Findings; repair quotes it
+	// After a repair:
+	Repaired   bool `json:"repaired"`
+	Restarting bool `json:"restarting"` // the agent reads everything anew now
+}
+
+// NVMFinding is one thing that a check found.
+type NVMFinding struct {
+	Where  string `json:"where"`          // "store page 17", "gpu0 config block at bus0/0x50"
+	What   string `json:"what"`           // is wrong
+	Grade  string `json:"grade"`          // note, damage, unusable
+	Repair string `json:"repair"`         // what repair would do; "" = nothing
+	Lost   string `json:"lost,omitempty"` // what can not be saved
+}
+
+// RepairRequest is the body of POST /v1/nvm/repair.
+type RepairRequest struct {
+	Token  string `json:"token" strict:"required"`
+	Format bool   `json:"format,omitempty"` // the store may be made anew: all it held is lost
+}
+
+// NVMDump answers GET /v1/nvm/dump.
+type NVMDump struct {
+	Of     string `json:"of"`   // store, or a slot
+	Part   string `json:"part"` // "24c256 at bus0/0x57"
+	Offset int64  `json:"offset"`
+	Image  []byte `json:"image"` // base64
 }

@@ -68,10 +68,7 @@ func serve(f *servertest.Fake) (socket string, stop func(), err error) {
 	if err != nil {
 		return "", nil, err
 	}
-	s := server.New(f, server.Options{Agent: mgmt.Version, AdminUID: uint32(os.Geteuid()), VMs: []mgmt.VM{
-		{Name: "train1", Hosts: []string{"server1", "server2"}, Slots: []string{"gpu0", "gpu1", "nic0"}, Policy: "always"},
-		{Name: "train2", Hosts: []string{"server1"}, Slots: []string{"gpu2"}, Policy: "on-move"},
-	}})
+	s := server.New(f, server.Options{Agent: mgmt.Version, AdminUID: uint32(os.Geteuid()), Keeper: servertest.NewKeeper()})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {

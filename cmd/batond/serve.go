@@ -47,7 +47,7 @@ func serve(ctx context.Context, c *config.Config, log *slog.Logger) (err error) 
 		return err
 	}
 	srv := server.New(enc, server.Options{
-		Agent: mgmt.Version, VMs: wireVMs(c), Warnings: hw.warnings, AdminUID: uint32(os.Geteuid()), Log: log,
+		Agent: mgmt.Version, Keeper: fixed{c, hw}, AdminUID: uint32(os.Geteuid()), Log: log,
 	})
 	notifier := startNotifier(enc, log)
 	defer notifier.stop()
@@ -105,3 +105,29 @@ func (h *hardware) explainStore(ctx context.Context) {
 		h.warnings = append(h.warnings, fmt.Sprintf("store: the chip at %s: %v; found %s", h.config.Store.Name, err, found))
 	}
 }
+
+// fixed is a configuration that is read once.
+type fixed struct {
+	c  *config.Config
+	hw *hardware
+}
+
+func (f fixed) Config() mgmt.Config { return mgmt.Config{} }
+func (f fixed) VMs() []mgmt.VM      { return wireVMs(f.c) }
+func (f fixed) Warnings() []string  { return f.hw.warnings }
+func (f fixed) Apply(context.Context, mgmt.ConfigRequest, string) (mgmt.ConfigApplied, error) {
+	return mgmt.ConfigApplied{}, errors.ErrUnsupported
+}
+func (f fixed) Confirm(context.Context, string) (mgmt.Config, error) {
+	return mgmt.Config{}, errors.ErrUnsupported
+}
+func (f fixed) Revert(context.Context, string) (mgmt.Config, error) {
+	return mgmt.Config{}, errors.ErrUnsupported
+}
+func (f fixed) Backup(context.Context) (mgmt.Backup, error) {
+	return mgmt.Backup{}, errors.ErrUnsupported
+}
+func (f fixed) Restore(context.Context, mgmt.RestoreRequest, string) (mgmt.Restored, error) {
+	return mgmt.Restored{}, errors.ErrUnsupported
+}
+func (f fixed) Restart(string) {}

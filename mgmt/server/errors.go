@@ -51,6 +51,12 @@ var meanings = map[string]meaning{
 	string(enclosure.CodeStore):             {http.StatusServiceUnavailable, "the agent's store is not usable"},
 	string(enclosure.CodeForeignPeer):       {http.StatusServiceUnavailable, "an engine that is not the target's was connected"},
 	string(enclosure.CodeForbidden):         {http.StatusForbidden, "not for this caller"},
+	string(enclosure.CodeNotNeeded):         {http.StatusConflict, "there is nothing to do"},
+	string(enclosure.CodeStaleToken):        {http.StatusConflict, "it changed since you looked"},
+	string(enclosure.CodeBadConfig):         {http.StatusUnprocessableEntity, "the configuration is not valid"},
+	string(enclosure.CodeConfigChanged):     {http.StatusConflict, "someone changed the configuration since you looked"},
+	string(enclosure.CodeTrial):             {http.StatusConflict, "a change of network waits to be confirmed"},
+	string(enclosure.CodeBadBackup):         {http.StatusUnprocessableEntity, "the backup can not be used"},
 	string(enclosure.CodeInternal):          {http.StatusInternalServerError, "a bug in the agent"},
 
 	mgmt.CodeNoRoute:    {http.StatusNotFound, "no such route"},

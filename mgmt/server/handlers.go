@@ -24,9 +24,9 @@ func (s *Server) enclosure(c *call) (any, error) {
 		Store:     wireStore(st.Store),
 		Slots:     each(st.Slots, wireSlot),
 		Hosts:     each(st.Hosts, wireHost),
-		VMs:       list(s.opt.VMs),
+		VMs:       list(s.opt.Keeper.VMs()),
 		Moves:     each(st.Moves, wireMove),
-		Warnings:  append(list(s.opt.Warnings), st.Warnings...),
+		Warnings:  append(list(s.opt.Keeper.Warnings()), st.Warnings...),
 	}
 	return out, nil
 }

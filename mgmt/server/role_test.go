@@ -28,7 +28,7 @@ func TestRoles(t *testing.T) {
 	for _, rt := range routes {
 		for name, peer := range peers {
 			f := servertest.New()
-			s := New(f, Options{AdminUID: 990})
+			s := New(f, Options{AdminUID: 990, Keeper: servertest.NewKeeper()})
 			s.ops, s.streams = t.Context(), t.Context()
 			r := httptest.NewRequest(rt.method, strings.NewReplacer("{slot}", "gpu0", "{host}", "server1", "{id}", id1).Replace(rt.path), nil)
 			r = r.WithContext(context.WithValue(r.Context(), peerKey{}, peer))
@@ -50,7 +50,7 @@ func TestRoles(t *testing.T) {
 
 // TestDenyByDefault: a route that names no roles lets nobody in.
 func TestDenyByDefault(t *testing.T) {
-	s := New(servertest.New(), Options{})
+	s := New(servertest.New(), Options{Keeper: servertest.NewKeeper()})
 	s.ops, s.streams = t.Context(), t.Context()
 	r := httptest.NewRequest("GET", "/v1/slots", nil)
 	r = r.WithContext(context.WithValue(r.Context(), peerKey{}, Peer{Known: true}))

@@ -41,14 +41,41 @@ type Backend interface {
 	Verdict(ctx context.Context, slot string) (plan.Verdict, error)
 	Events(after uint64) ([]enclosure.Event, bool)
 	Changed() <-chan struct{}
+	Audit() ([]enclosure.AuditRecord, uint32)
+	Refuse(by string, code enclosure.Code, text string)
+	Counters() enclosure.Counters
+	Drain(ctx context.Context, r enclosure.DrainRequest) (enclosure.Drained, error)
+	AdoptionOf(ctx context.Context, slot string) (enclosure.Adoption, error)
+	Adopt(ctx context.Context, slot, token, by string) (enclosure.Adoption, error)
+	Locate(ctx context.Context, slot string, on bool, by string) error
+	Power(ctx context.Context, r enclosure.PowerRequest) error
+	Reset(ctx context.Context, r enclosure.ResetRequest) error
+	Resolve(ctx context.Context, id ee.UUID, drop []string, by string) (enclosure.Move, error)
+	ForceFree(ctx context.Context, slot, typed, by string) error
+	CheckNVM(ctx context.Context) (enclosure.NVMReport, error)
+	RepairNVM(ctx context.Context, token string, format bool, by string) (enclosure.NVMReport, error)
+	DumpNVM(ctx context.Context, of string) (enclosure.NVMDump, error)
+}
+
+// Keeper keeps the agent's configuration: it checks, stores and applies it.
+// Errors are *enclosure.Error or *mgmt.Problem.
+type Keeper interface {
+	Config() mgmt.Config
+	VMs() []mgmt.VM     // as configured now
+	Warnings() []string // that follow from the configuration
+	Apply(ctx context.Context, r mgmt.ConfigRequest, by string) (mgmt.ConfigApplied, error)
+	Confirm(ctx context.Context, by string) (mgmt.Config, error) // keeps the network that is on trial
+	Revert(ctx context.Context, by string) (mgmt.Config, error)  // puts the one before back at once
+	Backup(ctx context.Context) (mgmt.Backup, error)
+	Restore(ctx context.Context, r mgmt.RestoreRequest, by string) (mgmt.Restored, error)
+	Restart(why string) // ends the agent's run and starts it anew, after the answer was given
 }
 
 // Options are what the server says beside what the enclosure says.
 type Options struct {
-	Agent    string    // version
-	VMs      []mgmt.VM // as configured
-	Warnings []string  // that follow from the configuration
-	AdminUID uint32    // beside root; the agent's own
+	Agent    string // version
+	Keeper   Keeper
+	AdminUID uint32 // beside root; the agent's own
 	Log      *slog.Logger
 }
 

@@ -35,7 +35,7 @@ func start(t *testing.T, f *servertest.Fake) (socket string, c *mgmt.Client) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := New(f, Options{Agent: "1.2.3", AdminUID: uint32(os.Geteuid()), VMs: []mgmt.VM{{Name: "train1", Slots: []string{"gpu0"}}}, Warnings: []string{"w1"}})
+	s := New(f, Options{Agent: "1.2.3", AdminUID: uint32(os.Geteuid()), Keeper: servertest.NewKeeper()})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(ctx, l) }()
@@ -475,7 +475,7 @@ func TestPanic(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := New(f, Options{AdminUID: uint32(os.Geteuid())})
+	s := New(f, Options{AdminUID: uint32(os.Geteuid()), Keeper: servertest.NewKeeper()})
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(t.Context(), l) }()
 	c := mgmt.Dial(socket)

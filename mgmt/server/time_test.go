@@ -57,7 +57,7 @@ func inBubble(t *testing.T, gate func(context.Context) error, fn func(t *testing
 		p := newPipes()
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
-		go func() { done <- New(f, Options{}).Serve(ctx, p) }()
+		go func() { done <- New(f, Options{Keeper: servertest.NewKeeper()}).Serve(ctx, p) }()
 		// Not sync.Once: in a bubble, time stands still for who waits for a
 		// Mutex.
 		stop := func() error {
@@ -197,7 +197,7 @@ func TestStuckOperation(t *testing.T) {
 		p := newPipes()
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
-		go func() { done <- New(f, Options{}).Serve(ctx, p) }()
+		go func() { done <- New(f, Options{Keeper: servertest.NewKeeper()}).Serve(ctx, p) }()
 		c := p.dial()
 		_, _ = io.WriteString(c, fenceReq)
 		synctest.Wait()
