@@ -72,6 +72,20 @@ func TestBoard(t *testing.T) {
 	b.t = t
 	t.Logf("boots: %d, in %v; power cuts that found the block: %v", len(b.boots), b.boots, b.found)
 
+	t.Run("NetworkTrial", func(t *testing.T) {
+		b.t = t
+		b.trial()
+	})
+	if t.Failed() {
+		return
+	}
+	t.Run("RepairTornStore", func(t *testing.T) {
+		b.t = t
+		b.repair(rng)
+	})
+	if t.Failed() {
+		return
+	}
 	t.Run("Reboot", func(t *testing.T) {
 		b.t = t
 		b.reboot()
