@@ -41,7 +41,8 @@ const (
 	// keepRepeats: equal ones, by kind, caller, code and slot, are kept once a
 	// minute, with their number. What breaks may break again every second.
 	keepRepeats
-	// keepRefusals is keepRepeats whatever the slot: a caller can name many.
+	// keepRefusals is keepRepeats whatever the slot, and of few callers: who can
+	// name many slots or be many must not wear the store out.
 	keepRefusals
 )
 
@@ -65,6 +66,10 @@ const (
 	// urgent waits for the pages of one batch at most.
 	auditBatch = plan.AuditSize + auditOver
 	auditOver  = 4 // a record's key, and the lengths of key and value
+	// auditApart is how many callers' and codes' refusals are kept apart within a
+	// minute; repeatsApart how many other things that happen again and again.
+	auditApart   = 16
+	repeatsApart = 256
 	// auditTick is how many batches are written before the poller goes on.
 	auditTick = 4
 	// auditAfter is how long nobody must have waited for a record.
@@ -79,17 +84,24 @@ const (
 // trail is the audit in RAM. Enclosure.mu guards it; only Run writes to the
 // store.
 type trail struct {
-	run     uint32          // this start
-	seq     uint32          // of the newest record
-	most    int             // records in the store
-	at      map[byte]uint32 // key in the ring -> number of the record there
-	queue   []plan.Audit    // not in the store yet, oldest first
-	repeats tallies[auditKey, plan.Audit]
-	failing bool // the last write failed, and that was told
+	run      uint32          // this start
+	seq      uint32          // of the newest record
+	most     int             // records in the store
+	at       map[byte]uint32 // key in the ring -> number of the record there
+	queue    []plan.Audit    // not in the store yet, oldest first
+	repeats  tallies[auditKey, plan.Audit]
+	refusals tallies[auditKey, plan.Audit]
+	failing  bool // the last write failed, and that was told
 }
 
 // auditKey is what makes events equal for the audit.
 type auditKey struct{ kind, by, code, slot string }
+
+func newTrail() trail {
+	t := trail{run: 1}
+	t.repeats.most, t.refusals.most = repeatsApart, auditApart
+	return t
+}
 
 // add queues a record under the next number. Where the queue is full the oldest
 // refusal goes, or else the oldest of all; the numbers that are missing tell how
@@ -191,11 +203,11 @@ func (e *Enclosure) keep(ev Event, how keeping, count uint32, set []*slot) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if how != keepEach {
-		key := auditKey{ev.Kind, ev.By, ev.Code, ev.Slot}
+		key, counted := auditKey{ev.Kind, ev.By, ev.Code, ev.Slot}, &e.trail.repeats
 		if how == keepRefusals {
-			key.slot = ""
+			key.slot, counted = "", &e.trail.refusals
 		}
-		if again := e.trail.repeats.repeated(key, time.Now()); again != nil {
+		if again := counted.repeated(key, time.Now()); again != nil {
 			again.n += max(1, count)
 			a.Slots |= again.last.Slots
 			again.last = a

@@ -391,7 +391,7 @@ func TestAuditShrinks(t *testing.T) {
 		}
 		room := len(kept)
 		r.Run()
-		time.Sleep(time.Minute)
+		time.Sleep(2 * time.Minute)
 		all, lost := r.E.Audit()
 		got := inStore(t, r) // those that were forgotten are there too
 		if got = got[len(got)-room:]; got[0] != all[0].Seq || len(all) != room || all[0].Seq != lost+1 {
@@ -521,6 +521,43 @@ func TestCounters(t *testing.T) {
 		now.Moves[enclosure.MoveDone]++
 		if r.E.Counters().Moves[enclosure.MoveDone] != 2 {
 			t.Error("who asks can change them")
+		}
+	})
+}
+
+// A request that a look at the hardware refuses again and again costs two page
+// writes a minute, not two each time.
+func TestRefusedLookWritesOnce(t *testing.T) {
+	world(t, rig.Options{}, func(t *testing.T, r *rig.Rig) {
+		running(t, r)
+		good := r.W.Chip("gpu0").Image()
+		r.W.Chip("gpu0").FlipBit(r.Profile.BlockOffset+20, 1) // the agent compares the CRC
+		gen := r.Gen("gpu0")
+		ask := func(want uint64) {
+			t.Helper()
+			before := r.W.PageWrites("store")
+			_, err := r.E.Move(r.Ctx(), r.Request(rig.VM1, rig.B))
+			wantCode(t, err, enclosure.CodeHardware)
+			if n := r.W.PageWrites("store") - before; n != want {
+				t.Errorf("%d page writes; want %d", n, want)
+			}
+			if r.Gen("gpu0") != gen {
+				t.Errorf("generation %s; want %s", r.Gen("gpu0"), gen)
+			}
+		}
+		ask(2) // its intent, and the cancellation
+		for range 100 {
+			ask(0)
+			time.Sleep(5 * time.Second)
+		}
+		time.Sleep(time.Minute)
+		ask(2)
+		r.WantHost("gpu0", rig.A)
+		r.W.Chip("gpu0").SetImage(good)
+		before := r.W.PageWrites("store") + r.W.PageWrites("gpu0")
+		r.Move(rig.VM1, rig.B)
+		if n := r.W.PageWrites("store") + r.W.PageWrites("gpu0") - before; n != 2 {
+			t.Errorf("the move wrote %d pages; want 2", n)
 		}
 	})
 }

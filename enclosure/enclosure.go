@@ -74,7 +74,8 @@ func Open(ctx context.Context, cfg Config, opt Options) (*Enclosure, error) {
 		pending:    map[string][]*slot{},
 		distrusted: map[string]bool{},
 		changed:    make(chan struct{}),
-		trail:      trail{run: 1},
+		refusals:   tallies[refusalKey, Event]{most: refusalsApart},
+		trail:      newTrail(),
 		counts:     newCounters(),
 		journal: journal{
 			all: map[uint32]plan.Assignment{}, hosts: map[string]plan.Host{},

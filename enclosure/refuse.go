@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"baton/enclosure/bug"
+	"baton/enclosure/plan"
 )
 
 // Refuse records that something was refused before it got here. Equal
@@ -23,6 +24,9 @@ func (e *Enclosure) refused(by string, err error) error {
 	e.refusal(Event{Kind: "refused", Slot: known.Slot, Code: string(known.Code), Text: known.Error(), By: by})
 	return known
 }
+
+// refusalsApart is how many equal refusals are told of apart within a minute.
+const refusalsApart = 256
 
 // refusalKey is what makes refusals equal.
 type refusalKey struct{ by, code, slot string }
@@ -63,12 +67,14 @@ func (e *Enclosure) tellRepeats(all bool) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for _, t := range e.trail.repeats.due(time.Now(), all) {
-		a := t.last
-		if t.key == (auditKey{}) {
-			a.By, a.Code, a.Slots = "others", "", 0
+	for _, counted := range []*tallies[auditKey, plan.Audit]{&e.trail.repeats, &e.trail.refusals} {
+		for _, t := range counted.due(time.Now(), all) {
+			a := t.last
+			if t.key == (auditKey{}) {
+				a.By, a.Code, a.Slots = "others", "", 0
+			}
+			a.Count = t.n
+			e.trail.add(a)
 		}
-		a.Count = t.n
-		e.trail.add(a)
 	}
 }

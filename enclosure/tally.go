@@ -8,6 +8,9 @@ import (
 // tallies count what is equal to something that was told of a short time ago,
 // so that a thousand of it are told of as two. Enclosure.mu guards them.
 type tallies[K comparable, V any] struct {
+	// most bounds how many keys are counted apart. What is strange beyond them
+	// is counted together, under the zero key.
+	most int
 	open []*tally[K, V] // in the order in which they were first told of
 }
 
@@ -19,13 +22,8 @@ type tally[K comparable, V any] struct {
 	last  V
 }
 
-const (
-	// tallyTime is how long equal ones are only counted.
-	tallyTime = time.Minute
-	// tallyKeys bounds how many keys are counted apart. What is strange beyond
-	// them is counted together, under the zero key.
-	tallyKeys = 256
-)
+// tallyTime is how long equal ones are only counted.
+const tallyTime = time.Minute
 
 // repeated returns the tally that one of key adds to; nil means that it is to be
 // told of at once.
@@ -38,9 +36,9 @@ func (t *tallies[K, V]) repeated(key K, now time.Time) *tally[K, V] {
 		return t.open[i]
 	}
 	w := find()
-	if w == nil && len(t.open) >= tallyKeys {
+	if w == nil && len(t.open) >= t.most {
 		t.open = slices.DeleteFunc(t.open, func(w *tally[K, V]) bool { return w.n == 0 && !now.Before(w.until) })
-		if len(t.open) >= tallyKeys {
+		if len(t.open) >= t.most {
 			key = *new(K)
 			w = find()
 		}
