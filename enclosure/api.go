@@ -54,6 +54,8 @@ type Move struct {
 	Memory     map[string]plan.Verdict // per slot, as read at the end; nil while running
 	Steps      []Step                  // what it cost, in order; empty after a restart
 	Reason     string                  // why it was undone, refused, held or blocked
+
+	by string // who asked
 }
 
 // Step is one finished step of a move.
@@ -215,7 +217,7 @@ type Event struct {
 	Host   string
 	VM     string
 	Move   string
-	Code   string // of a refusal
+	Code   string // of a refusal or failure
 	Text   string
 	By     string
 }

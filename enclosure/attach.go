@@ -182,10 +182,16 @@ func (e *Enclosure) Release(ctx context.Context, r ReleaseRequest) error {
 	if len(mine) == 0 {
 		return nil // a repeat
 	}
+	repeat := r.Mode == ReleaseKeep && !slices.ContainsFunc(mine, func(s *slot) bool { return e.state(s).InUse() })
 	if err := e.releaseSlots(ctx, *vm, mine, r.Mode); err != nil {
 		return e.refused(r.By, err)
 	}
-	e.emit(Event{Kind: "release", VM: vm.Name, Text: fmt.Sprintf("%s: %v released (%s)", vm.Name, names(mine), r.Mode), By: r.By})
+	ev := Event{Kind: "release", VM: vm.Name, Text: fmt.Sprintf("%s: %v released (%s)", vm.Name, names(mine), r.Mode), By: r.By}
+	if repeat {
+		e.tell(ev) // nothing has changed
+	} else {
+		e.emit(ev, mine...)
+	}
 	return nil
 }
 

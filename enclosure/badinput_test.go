@@ -486,7 +486,7 @@ func TestBadPartAtStart(t *testing.T) {
 				r.Stop()
 				p.spoil(r)
 				before := r.W.Chip("gpu0").Image()
-				quiet(t, r, func() {
+				quietBesideAudit(t, r, func() {
 					r.Start(enclosure.Options{SameBoot: true})
 					r.Run()
 					time.Sleep(5 * time.Second)
@@ -585,7 +585,7 @@ func TestBadBlock(t *testing.T) {
 				r.W.Chip("gpu0").Replace("24c256", img)
 				r.Config.Store.FormatBlank = tc.format
 				r.Start(enclosure.Options{SameBoot: true})
-				quiet(t, r, func() {
+				quietBesideAudit(t, r, func() {
 					r.Restart() // the first start gave the slot its number
 					r.Run()
 					time.Sleep(5 * time.Second)

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -40,9 +41,13 @@ type Enclosure struct {
 	hostLocks  map[string]chan struct{} // full = a fence or unfence of the host is under way
 	pending    map[string][]*slot       // host -> slots whose cut from it is not confirmed
 	assignedAt time.Time                // of the last assignment
+	wroteAt    time.Time                // of the last record that somebody waited for
 	events     []Event
 	lastEvent  uint64
 	changed    chan struct{}
+	refusals   tallies[refusalKey, Event]
+	trail      trail
+	counts     Counters
 }
 
 // opTimeout bounds what is done for one request to one set, waits for a peer
@@ -69,6 +74,9 @@ func Open(ctx context.Context, cfg Config, opt Options) (*Enclosure, error) {
 		pending:    map[string][]*slot{},
 		distrusted: map[string]bool{},
 		changed:    make(chan struct{}),
+		refusals:   tallies[refusalKey, Event]{most: refusalsApart},
+		trail:      newTrail(),
+		counts:     newCounters(),
 		journal: journal{
 			all: map[uint32]plan.Assignment{}, hosts: map[string]plan.Host{},
 		},
@@ -134,6 +142,9 @@ func (e *Enclosure) openStore(ctx context.Context, opt Options) *Error {
 	for _, p := range e.load() {
 		e.distrustAll()
 		e.emit(Event{Kind: "store", Text: p})
+	}
+	if n := e.loadAudit(); n > 0 {
+		e.emit(Event{Kind: "store", Text: fmt.Sprintf("%d records of the audit can not be read and are written over; nothing depends on them", n)})
 	}
 	if len(report.Damaged) > 0 {
 		e.emit(Event{Kind: "store", Text: fmt.Sprintf("%s: %d damaged pages; what was in them is lost, what can be told of it is told", sc.Name, len(report.Damaged))})
@@ -262,6 +273,11 @@ func (e *Enclosure) slotNamed(name string) (*slot, error) {
 		Code: CodeUnknownSlot, What: fmt.Sprintf("there is no slot %q", name),
 		State: "nothing was changed", Next: "'baton status' lists the slots",
 	}
+}
+
+// slotsNamed are the slots of those names, as far as there are any.
+func (e *Enclosure) slotsNamed(names []string) []*slot {
+	return e.slotsWhere(func(s *slot) bool { return slices.Contains(names, s.cfg.Name) })
 }
 
 // usable refuses slots that nothing may be done to.

@@ -9,8 +9,19 @@ import (
 // eventRing is how many events are kept for those who look later.
 const eventRing = 1024
 
-// emit records an event. It never waits for anybody.
-func (e *Enclosure) emit(ev Event) {
+// emit records an event, and keeps it in the audit where its kind is one that
+// is kept there (audited). set are the slots that it is about, beside ev.Slot.
+// It never waits for anybody.
+func (e *Enclosure) emit(ev Event, set ...*slot) { e.emitCounted(ev, 0, set) }
+
+// emitCounted is emit for an event that stands for count equal ones; 0 = one.
+func (e *Enclosure) emitCounted(ev Event, count uint32, set []*slot) {
+	e.keep(e.tell(ev), audited[ev.Kind], count, set)
+}
+
+// tell records an event that has changed nothing, whatever its kind. It returns
+// the event with its number and times.
+func (e *Enclosure) tell(ev Event) Event {
 	e.mu.Lock()
 	ev.Seq = e.lastEvent + 1
 	e.lastEvent = ev.Seq
@@ -30,6 +41,7 @@ func (e *Enclosure) emit(ev Event) {
 		}
 	}
 	e.log.LogAttrs(context.Background(), slog.LevelInfo, ev.Text, attrs...)
+	return ev
 }
 
 // Events returns the events after sequence number after, oldest first; gap

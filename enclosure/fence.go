@@ -35,6 +35,7 @@ func (e *Enclosure) Fence(ctx context.Context, host, by string) (Fenced, error) 
 	}
 	e.emit(Event{Kind: "fence", Host: host, Text: fmt.Sprintf("%s: fence %d recorded, cutting", host, rec.Epoch), By: by})
 	e.mu.Lock()
+	e.counts.Fences++
 	if met := e.fencing[host]; met != nil {
 		close(met)
 		delete(e.fencing, host)
@@ -42,6 +43,7 @@ func (e *Enclosure) Fence(ctx context.Context, host, by string) (Fenced, error) 
 	e.mu.Unlock()
 
 	slots := e.concerned(h.Group)
+	e.cutEarly(ctx, *h, slots)
 	if err := e.acquire(ctx, "fence "+host, true, slots...); err != nil {
 		e.setPending(host, slots)
 		known := e.asError(errors.Join(err, e.callRoll(context.WithoutCancel(ctx))))
@@ -57,7 +59,7 @@ func (e *Enclosure) Fence(ctx context.Context, host, by string) (Fenced, error) 
 	if err != nil {
 		return Fenced{}, e.refused(by, err)
 	}
-	e.emit(Event{Kind: "fence", Host: host, Text: fmt.Sprintf("%s: fenced, %d slots cut and held %v", host, len(cut), cut), By: by})
+	e.emit(Event{Kind: "fence", Host: host, Text: fmt.Sprintf("%s: fenced, %d slots cut and held %v", host, len(cut), cut), By: by}, e.slotsNamed(cut)...)
 	return Fenced{Host: host, Epoch: rec.Epoch, Slots: cut}, nil
 }
 
@@ -133,6 +135,54 @@ func (e *Enclosure) concerned(group uint16) []*slot {
 		unknown := s.bound == 0 && s.holder != "" && s.holder != pollHolder
 		return s.st.Now.To == group || s.bound == group || leaving || unknown || s.uncutFrom(group)
 	})
+}
+
+// cutEarly cuts slots of a fenced host each as soon as nobody has it, where
+// another operation has some of them: what that takes must not keep the host
+// linked with the rest. On return no lock is held, since locks of several slots
+// are taken in order; what was cut stays so, as its host is fenced.
+func (e *Enclosure) cutEarly(ctx context.Context, h HostConfig, slots []*slot) {
+	free := map[*slot]bool{}
+	for _, s := range slots {
+		free[s] = e.tryLock(s)
+	}
+	if !slices.ContainsFunc(slots, func(s *slot) bool { return !free[s] }) {
+		e.release(slots...)
+		return // all of them are cut in a moment
+	}
+	perBus(itemsOf(slots), func(its []*item) {
+		var now, later []*slot
+		for _, it := range its {
+			if free[it.s] {
+				now = append(now, it.s)
+			} else {
+				later = append(later, it.s)
+			}
+		}
+		e.cutTheirs(ctx, h, now)
+		e.release(now...)
+		for _, s := range later {
+			if e.acquire(ctx, "fence "+h.Name, true, s) != nil {
+				return // told of by who waits for all
+			}
+			e.cutTheirs(ctx, h, []*slot{s})
+			e.release(s)
+		}
+	})
+}
+
+// cutTheirs cuts those of slots, whose locks are held, that a host has or may
+// have.
+func (e *Enclosure) cutTheirs(ctx context.Context, h HostConfig, slots []*slot) {
+	e.mu.Lock()
+	theirs := slices.DeleteFunc(slices.Clone(slots), func(s *slot) bool { return s.st.Now.To != h.Group && !s.uncutFrom(h.Group) })
+	e.mu.Unlock()
+	if len(theirs) == 0 {
+		return
+	}
+	cutting, cancel := context.WithTimeout(context.WithoutCancel(ctx), opTimeout)
+	defer cancel()
+	_, _, _ = e.cutLinks(cutting, h, theirs) // what is not confirmed is tried again with the rest
 }
 
 // slotsWhere are the slots of which is is true; it is called with Enclosure.mu
@@ -239,11 +289,19 @@ func (e *Enclosure) settleEach(ctx context.Context, p *pass, slots []*slot) {
 
 // cutFrom cuts slots from host and notes those of which that is not confirmed.
 func (e *Enclosure) cutFrom(ctx context.Context, h HostConfig, slots []*slot) (*Error, *pass) {
+	open, first, p := e.cutLinks(ctx, h, slots)
+	e.setPending(h.Name, open)
+	return first, p
+}
+
+// cutLinks cuts slots from host and returns those of which that is not
+// confirmed, with the first one's reason.
+func (e *Enclosure) cutLinks(ctx context.Context, h HostConfig, slots []*slot) (open []*slot, first *Error, p *pass) {
 	items := itemsOf(slots)
 	for _, it := range items {
 		it.keep = e.policyOf(e.state(it.s)) != plan.Never
 	}
-	p := e.newPass(items, nil)
+	p = e.newPass(items, nil)
 	// Bus by bus, and no bus waits for another to be read.
 	perBus(items, func(its []*item) {
 		for _, it := range its {
@@ -258,8 +316,6 @@ func (e *Enclosure) cutFrom(ctx context.Context, h HostConfig, slots []*slot) (*
 		}
 		_ = e.newPass(its, nil).cutAll(ctx) // what is not cut is found below
 	})
-	var open []*slot
-	var first *Error
 	for _, it := range items {
 		if it.cut || e.cutByVLAN(ctx, it.s) {
 			e.noteCut(it.s, "confirmed")
@@ -276,8 +332,7 @@ func (e *Enclosure) cutFrom(ctx context.Context, h HostConfig, slots []*slot) (*
 			}
 		}
 	}
-	e.setPending(h.Name, open)
-	return first, p
+	return open, first, p
 }
 
 // only is the part of p that is s.
@@ -328,7 +383,7 @@ func (e *Enclosure) retryFences(ctx context.Context) {
 		if err := e.acquire(short, "fence "+h.Name, true, slots...); err == nil {
 			if open, p := e.cutFrom(ctx, h, slots); open == nil {
 				e.settleEach(ctx, p, slots)
-				e.emit(Event{Kind: "fence", Host: h.Name, Text: fmt.Sprintf("%s: the cut of %v is confirmed now", h.Name, names(slots))})
+				e.emit(Event{Kind: "fence", Host: h.Name, Text: fmt.Sprintf("%s: the cut of %v is confirmed now", h.Name, names(slots))}, slots...)
 			}
 			e.release(slots...)
 		}

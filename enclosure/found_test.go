@@ -168,7 +168,7 @@ func TestFoundGuardOfHeldSlot(t *testing.T) {
 		if c := r.W.Slot("gpu0").State().Control; c&(ee.CtlGuard|ee.CtlHold) != ee.CtlGuard|ee.CtlHold {
 			t.Errorf("CONTROL is 0x%02x; want guard and hold", c)
 		}
-		quiet(t, r, func() { r.Restart() })
+		quietBesideAudit(t, r, func() { r.Restart() })
 	})
 }
 

@@ -18,6 +18,10 @@ import (
 // keptMoves is how many moves' outcomes are kept (docs/design.md, "A move").
 const keptMoves = 64
 
+// keptSlack is how many assignments more than needed are kept before they are
+// looked through.
+const keptSlack = 16
+
 // journal is the agent's memory: the store, and what its records say of all
 // slots. Everything but the store itself is guarded by Enclosure.mu.
 type journal struct {
@@ -139,6 +143,11 @@ type writing struct {
 func (e *Enclosure) begin(ctx context.Context, class nvm.Class, recs ...record) (*writing, error) {
 	if problem := e.storeProblem(); problem != nil {
 		return nil, problem
+	}
+	if class == nvm.Urgent {
+		e.mu.Lock()
+		e.wroteAt = time.Now()
+		e.mu.Unlock()
 	}
 	batch := make([]nvm.Record, len(recs))
 	for i, r := range recs {
@@ -276,8 +285,7 @@ func (e *Enclosure) fold(s *slot) {
 // costs no write: what comes back at the next mount is let go again.
 // Enclosure.mu is held.
 func (e *Enclosure) prune() {
-	const slack = 16
-	if len(e.all) <= keptMoves+2*len(e.slots)+slack {
+	if len(e.all) <= keptMoves+2*len(e.slots)+keptSlack {
 		return
 	}
 	needed := map[uint32]bool{}

@@ -116,7 +116,7 @@ func (e *Enclosure) alreadyThere(ctx context.Context, a plan.Assignment, slots [
 	}
 	kept := m
 	e.remember(&kept)
-	e.emit(Event{Kind: "move", VM: r.VM, Host: r.To, Move: a.ID.String(), Text: fmt.Sprintf("%s: %v are with %s already", r.VM, m.Slots, r.To), By: r.By})
+	e.tell(Event{Kind: "move", VM: r.VM, Host: r.To, Move: a.ID.String(), Text: fmt.Sprintf("%s: %v are with %s already", r.VM, m.Slots, r.To), By: r.By})
 	return m
 }
 
@@ -221,7 +221,7 @@ func (e *Enclosure) mayAssign(vm *VMConfig, target *HostConfig, slots []*slot, e
 func (e *Enclosure) assign(ctx context.Context, a plan.Assignment, slots []*slot, vm VMConfig, target HostConfig, wait time.Duration, by string) (Move, error) {
 	began := time.Now()
 	a.Gen = e.reserveGen()
-	m := &Move{ID: a.ID, VM: vm.Name, Slots: names(slots), To: target.Name, State: MoveRunning, Preserve: a.Preserve, Generation: ee.Generation{Incarnation: e.inc, Counter: a.Gen}}
+	m := &Move{ID: a.ID, VM: vm.Name, Slots: names(slots), To: target.Name, State: MoveRunning, Preserve: a.Preserve, Generation: ee.Generation{Incarnation: e.inc, Counter: a.Gen}, by: by}
 	for _, s := range slots {
 		if h := e.hostOf(e.state(s).Now.To); h != nil {
 			m.From = h.Name
@@ -235,9 +235,15 @@ func (e *Enclosure) assign(ctx context.Context, a plan.Assignment, slots []*slot
 	}
 	e.remember(m)
 
-	// The intent's write cycle is the time in which the slots are read.
 	work, cancel := context.WithTimeout(ctx, opTimeout)
 	defer cancel()
+	if e.wary(slots) {
+		if _, seen := e.look(work, slots); seen != nil {
+			e.end(m, MoveRefused, seen)
+			return Move{}, e.refused(by, seen)
+		}
+	}
+	// The intent's write cycle is the time in which the slots are read.
 	intent, err := e.begin(work, nvm.Urgent, e.assignmentRecord(a))
 	if err != nil {
 		e.forget(m)
@@ -280,6 +286,17 @@ func (e *Enclosure) assign(ctx context.Context, a plan.Assignment, slots []*slot
 	return e.awaitPeers(ctx, p, m, wait, by), nil
 }
 
+// waryFor is how long after a look that refused a request the slots are looked
+// at before the intent is written: a request that is refused again and again
+// must not cost two page writes each time.
+const waryFor = time.Minute
+
+func (e *Enclosure) wary(slots []*slot) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.ContainsFunc(slots, func(s *slot) bool { return !s.refusedAt.IsZero() && time.Since(s.refusedAt) < waryFor })
+}
+
 // look reads each slot and compares with what is known of it.
 func (e *Enclosure) look(ctx context.Context, slots []*slot) ([]*item, *Error) {
 	items := make([]*item, len(slots))
@@ -291,6 +308,14 @@ func (e *Enclosure) look(ctx context.Context, slots []*slot) ([]*item, *Error) {
 			it.err = e.lookAt(ctx, it)
 		}
 	})
+	e.mu.Lock()
+	for _, it := range items {
+		it.s.refusedAt = time.Time{}
+		if it.err != nil {
+			it.s.refusedAt = time.Now()
+		}
+	}
+	e.mu.Unlock()
 	for _, it := range items {
 		if it.err != nil {
 			known := e.asError(it.err)
@@ -530,7 +555,11 @@ var errAbsent = errors.New("no peer")
 // foreign cuts the whole set and voids its memory.
 func (e *Enclosure) foreign(ctx context.Context, p *pass, why *Error) {
 	_ = p.cutAll(ctx) // what is not cut is noted in the slot
-	e.emit(Event{Kind: "fault", Slot: why.Slot, Code: string(why.Code), Text: why.Error() + "; the whole set was cut"})
+	var set []*slot
+	for _, it := range p.items {
+		set = append(set, it.s)
+	}
+	e.emit(Event{Kind: "fault", Slot: why.Slot, Code: string(why.Code), Text: why.Error() + "; the whole set was cut"}, set...)
 	for _, it := range p.items {
 		e.void(ctx, it.s, plan.WhyForeignPeer)
 	}
@@ -559,11 +588,13 @@ func (e *Enclosure) forget(m *Move) {
 
 func (e *Enclosure) end(m *Move, state MoveState, why *Error) Move {
 	memory := map[string]plan.Verdict{}
-	for _, n := range m.Slots {
-		if s, err := e.slotNamed(n); err == nil && state != MoveRefused {
-			memory[n] = e.judge(s)
+	set := e.slotsNamed(m.Slots)
+	for _, s := range set {
+		if state != MoveRefused {
+			memory[s.cfg.Name] = e.judge(s)
 		}
 	}
+	e.countMove(state)
 	e.mu.Lock()
 	m.State, m.Memory = state, memory
 	if s, err := e.slotNamed(m.Slots[0]); err == nil {
@@ -574,11 +605,16 @@ func (e *Enclosure) end(m *Move, state MoveState, why *Error) Move {
 	}
 	out := copyMove(m)
 	e.mu.Unlock()
-	text := fmt.Sprintf("%s: %v to %s: %s", m.VM, m.Slots, m.To, state)
+	ev := Event{Kind: "move", VM: m.VM, Host: m.To, Move: m.ID.String(), Text: fmt.Sprintf("%s: %v to %s: %s", m.VM, m.Slots, m.To, state), By: m.by}
 	if why != nil {
-		text += ": " + why.Error()
+		ev.Code = string(why.Code)
+		ev.Text += ": " + why.Error()
 	}
-	e.emit(Event{Kind: "move", VM: m.VM, Host: m.To, Move: m.ID.String(), Text: text})
+	if state == MoveRefused {
+		e.tell(ev) // the refusal is what is kept
+	} else {
+		e.emit(ev, set...)
+	}
 	return out
 }
 
@@ -645,15 +681,6 @@ func (e *Enclosure) MoveByID(id ee.UUID) (Move, bool) {
 		}
 	}
 	return m, true
-}
-
-func (e *Enclosure) refused(by string, err error) error {
-	known := e.asError(err)
-	if bug.Is(bug.NothingSilent) {
-		return known
-	}
-	e.emit(Event{Kind: "refused", Slot: known.Slot, Code: string(known.Code), Text: known.Error(), By: by})
-	return known
 }
 
 // also is both errors on one line; first may be nil.

@@ -105,9 +105,23 @@ func (e *Enclosure) sets(slots []*slot) [][]*slot {
 }
 
 // unfinished tells whether the newest assignment of s may be a move that was
-// never seen to end: recovery may undo it. Where one slot of its set has been
+// never seen to end: recovery may undo it if it is underway. Where one slot of its set has been
 // seen in use, the set stays. Enclosure.mu is held.
 func (e *Enclosure) unfinished(s *slot) bool { return s.st.Unfinished() && !e.seenInUse(s) }
+
+// underway tells whether the newest assignment of set is known not to have been
+// carried out: a page was read that is of before, or says free where the set has
+// a host. Where every page has it, the move may have been answered as done. A
+// page that could not be read, is torn, or is in a part that is not the slot's
+// says nothing: then the set waits for that part, and does not go back to a host
+// that may have forgotten it. Enclosure.mu is held.
+func (e *Enclosure) underway(set []*slot) bool {
+	return slices.ContainsFunc(set, func(s *slot) bool {
+		b, now := s.block, s.st.Now
+		return s.fault == nil && b != nil && b.Generation.Incarnation == e.inc &&
+			(b.Generation.Counter < now.Gen || b.Generation.Counter == now.Gen && b.Group != now.To)
+	})
+}
 
 // joint tells whether no slot of s's set may be linked without the others:
 // until its VM has been seen to use it, be it where it was to go or, undone,
@@ -261,6 +275,9 @@ func (e *Enclosure) void(ctx context.Context, s *slot, why plan.Reason) {
 		e.emit(Event{Kind: "store", Slot: s.cfg.Name, Text: fmt.Sprintf("%s: doubt could not be recorded: %v", s.cfg.Name, err)})
 		return
 	}
+	e.mu.Lock()
+	e.counts.Voids++
+	e.mu.Unlock()
 	e.emit(Event{Kind: "void", Slot: s.cfg.Name, VM: e.vmName(st.Now.VM), Text: fmt.Sprintf("%s: memory void: %s", s.cfg.Name, why)})
 }
 
@@ -299,10 +316,11 @@ func (e *Enclosure) itemFor(ctx context.Context, s *slot, suspect bool) *item {
 }
 
 // recoverSet brings one set to what the store says. A set of a move that was
-// never seen to end goes forward, else back, else it is blocked.
+// cut short goes forward, else back, else it is blocked. It goes back only where
+// nobody can have been told that it had arrived.
 func (e *Enclosure) recoverSet(ctx context.Context, set []*slot, suspect bool) {
 	e.mu.Lock()
-	unfinished := e.unfinished(set[0])
+	back := e.unfinished(set[0]) && e.underway(set)
 	e.mu.Unlock()
 	p, f := e.converge(ctx, set, suspect)
 	if f == nil {
@@ -317,7 +335,8 @@ func (e *Enclosure) recoverSet(ctx context.Context, set []*slot, suspect bool) {
 	if f.err.Code == CodeFenced && !f.committed && e.hold(ctx, set, f.err) == nil {
 		return
 	}
-	if unfinished && !f.committed && e.undo(ctx, set, f.err) == nil {
+	if back && !f.committed && e.undo(ctx, set, f.err) == nil {
+		e.countMove(MoveUndone)
 		return
 	}
 	p.block(ctx, f.err)
@@ -381,7 +400,7 @@ func (e *Enclosure) converge(ctx context.Context, set []*slot, suspect bool) (*p
 	if f == nil {
 		e.concludeDoubt(ctx, p)
 		names := names(set)
-		e.emit(Event{Kind: "recovery", Slot: names[0], Text: fmt.Sprintf("%v: brought to what the store says (group %d, generation %d)", names, items[0].want.Block.Group, items[0].want.Block.Generation.Counter)})
+		e.emit(Event{Kind: "recovery", Slot: names[0], Text: fmt.Sprintf("%v: brought to what the store says (group %d, generation %d)", names, items[0].want.Block.Group, items[0].want.Block.Generation.Counter)}, set...)
 	}
 	return p, f
 }
@@ -412,7 +431,7 @@ func (p *pass) block(ctx context.Context, why *Error) {
 		it.s.blocked = b
 	}
 	p.e.mu.Unlock()
-	p.e.emit(Event{Kind: "blocked", Slot: why.Slot, Code: string(CodeBlocked), Text: fmt.Sprintf("%v: blocked, cut and held: %v", names(b.slots), why)})
+	p.e.emit(Event{Kind: "blocked", Slot: why.Slot, Code: string(CodeBlocked), Text: fmt.Sprintf("%v: blocked, cut and held: %v", names(b.slots), why)}, b.slots...)
 }
 
 // retryBlocked tries a blocked set again. The locks are held.
@@ -472,7 +491,7 @@ func (e *Enclosure) undo(ctx context.Context, set []*slot, why *Error) error {
 	if err := e.put(ctx, nvm.Urgent, recs...); err != nil {
 		return err
 	}
-	e.emit(Event{Kind: "move", Slot: set[0].cfg.Name, Code: string(why.Code), Text: fmt.Sprintf("%v: undone: %v", names(set), why)})
+	e.emit(Event{Kind: "move", Slot: set[0].cfg.Name, Code: string(why.Code), Text: fmt.Sprintf("%v: undone: %v", names(set), why)}, set...)
 	f := e.settled(ctx, set)
 	if f != nil && f.err.Code == CodeFenced && !f.committed {
 		return e.hold(ctx, set, f.err)
@@ -488,7 +507,7 @@ func (e *Enclosure) hold(ctx context.Context, set []*slot, why *Error) error {
 	if err := e.put(ctx, nvm.Urgent, e.holdRecords(set)...); err != nil {
 		return err
 	}
-	e.emit(Event{Kind: "move", Slot: set[0].cfg.Name, Code: string(why.Code), Text: fmt.Sprintf("%v: held: %v", names(set), why)})
+	e.emit(Event{Kind: "move", Slot: set[0].cfg.Name, Code: string(why.Code), Text: fmt.Sprintf("%v: held: %v", names(set), why)}, set...)
 	if f := e.settled(ctx, set); f != nil {
 		return f.err
 	}

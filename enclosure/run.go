@@ -20,6 +20,7 @@ const pollEvery = time.Second
 // tried again, and the store is tended. It returns early where the fate of a
 // record is not known: the next Open reads it.
 func (e *Enclosure) Run(ctx context.Context) error {
+	defer e.endAudit(ctx) // when the pollers have ended
 	// Each bus has a poller of its own: one on which every transfer times out
 	// does not keep the others from being looked at.
 	var pollers sync.WaitGroup
@@ -37,6 +38,7 @@ func (e *Enclosure) Run(ctx context.Context) error {
 			return ctx.Err()
 		case <-tick.C:
 		}
+		e.tellRepeats(false)
 		problem := e.storeProblem()
 		if problem != nil && e.store != nil {
 			return fmt.Errorf("starting again settles what the store holds: %w", problem)
@@ -46,6 +48,7 @@ func (e *Enclosure) Run(ctx context.Context) error {
 		}
 		e.retryFences(ctx)
 		e.retryBlockages(ctx)
+		e.tendAudit(ctx)
 		if e.idle() {
 			if err := e.store.Tend(ctx); err != nil && ctx.Err() == nil {
 				e.emit(Event{Kind: "store", Text: fmt.Sprintf("tending the store: %v", err)})
@@ -145,7 +148,7 @@ func (e *Enclosure) poll(ctx context.Context, s *slot) {
 	case err != nil && before == nil:
 		e.emit(Event{Kind: "fault", Slot: s.cfg.Name, Code: string(CodeHardware), Text: s.hardware("the engine can not be read; its memory verdict is unknown", err).Error()})
 	case err == nil && before != nil:
-		e.emit(Event{Kind: "recovery", Slot: s.cfg.Name, Text: s.cfg.Name + ": the engine can be read again"})
+		e.tell(Event{Kind: "recovery", Slot: s.cfg.Name, Text: s.cfg.Name + ": the engine can be read again"})
 	}
 	if err != nil {
 		return
@@ -240,7 +243,7 @@ func (e *Enclosure) bringBack(ctx context.Context, s *slot, suspect bool) {
 		return
 	}
 	defer done()
-	e.emit(Event{Kind: "recovery", Slot: s.cfg.Name, Text: fmt.Sprintf("%s: the engine is not as it was left (restart, or its block went bad); bringing it back", s.cfg.Name)})
+	e.tell(Event{Kind: "recovery", Slot: s.cfg.Name, Text: fmt.Sprintf("%s: the engine is not as it was left (restart, or its block went bad); bringing it back", s.cfg.Name)})
 	e.lookAgain(ctx, set)
 	e.recoverSet(ctx, set, suspect)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"baton/ee"
@@ -28,28 +29,34 @@ type slot struct {
 
 	rootBefore uint32 // st.Root before the assignment that raised it
 
-	identity ee.Identity
-	fault    *Error    // the slot can not be used: nothing is written to it
-	trusted  bool      // the engine is the configured one, whatever the fault: it can be cut
-	block    *ee.Block // the page as last read; nil = not readable as a block
-	live     ee.Observation
-	peer     ee.Peer
-	readAt   time.Time // zero = the engine was not read
-	readErr  error
-	pageErr  error  // why block is nil
-	cut      string // "confirmed", "unconfirmed", ""
-	blocked  *blockage
-	leaseEnd time.Time // of an arming
-	stale    bool      // page, shown flag and guard have not followed the records yet
-	loading  bool      // the engine may be reading its chip
-	bound    uint16    // group that an operation under way brings the slot to; 0 = none
-	left     bool      // that operation has cut the slot from where it was
+	identity  ee.Identity
+	fault     *Error    // the slot can not be used: nothing is written to it
+	trusted   bool      // the engine is the configured one, whatever the fault: it can be cut
+	block     *ee.Block // the page as last read; nil = not readable as a block
+	live      ee.Observation
+	peer      ee.Peer
+	readAt    time.Time // zero = the engine was not read
+	readErr   error
+	pageErr   error  // why block is nil
+	cut       string // "confirmed", "unconfirmed", ""
+	blocked   *blockage
+	leaseEnd  time.Time     // of an arming
+	stale     bool          // page, shown flag and guard have not followed the records yet
+	loading   bool          // the engine may be reading its chip
+	busErrors atomic.Uint64 // transfers that failed
+	refusedAt time.Time     // when a look at it refused a request; zero = the last did not
+	bound     uint16        // group that an operation under way brings the slot to; 0 = none
+	left      bool          // that operation has cut the slot from where it was
 }
 
 func newSlot(i int, c SlotConfig) *slot {
 	s := &slot{cfg: c, index: i, lock: make(chan struct{}, 1)}
 	s.st = plan.Slot{Index: i, Caps: c.Profile.Caps}
-	s.engine = ee.New(c.Bus, c.Addr, c.Profile, c.Reload)
+	bus := c.Bus
+	if bus != nil {
+		bus = countedBus{bus, &s.busErrors}
+	}
+	s.engine = ee.New(bus, c.Addr, c.Profile, c.Reload)
 	return s
 }
 
@@ -174,12 +181,20 @@ func (e *Enclosure) observe(ctx context.Context, s *slot) (ee.Observation, error
 	return o, err
 }
 
+// page counts an access to the slot's chip that failed.
+func (s *slot) page(err error) error {
+	if err != nil {
+		s.busErrors.Add(1)
+	}
+	return err
+}
+
 // readBlock reads and decodes the whole config block. A page that is no good
 // block comes back as nil and the decoder's error; a chip that does not answer
 // as any other error.
 func (s *slot) readBlock(ctx context.Context) (*ee.Block, error) {
 	p := make([]byte, ee.BlockSize)
-	if err := s.cfg.Medium.ReadAt(ctx, p, s.cfg.Profile.BlockOffset); err != nil {
+	if err := s.page(s.cfg.Medium.ReadAt(ctx, p, s.cfg.Profile.BlockOffset)); err != nil {
 		return nil, err
 	}
 	b, err := ee.DecodeBlock(p)
@@ -215,7 +230,7 @@ func (s *slot) sameBlock(ctx context.Context) error {
 		return nil
 	}
 	p := make([]byte, ee.DigestSize)
-	if err := s.cfg.Medium.ReadAt(ctx, p, s.cfg.Profile.BlockOffset+ee.DigestOffset); err != nil {
+	if err := s.page(s.cfg.Medium.ReadAt(ctx, p, s.cfg.Profile.BlockOffset+ee.DigestOffset)); err != nil {
 		return err
 	}
 	if [ee.DigestSize]byte(p) != s.block.Digest() {
@@ -229,12 +244,12 @@ var errBlockChanged = errors.New("the config block is not the one that was writt
 // writeBlock hands b to the chip; readBack waits for the write cycle and
 // compares. Between the two other slots of the bus are served.
 func (s *slot) writeBlock(ctx context.Context, b ee.Block) error {
-	return s.cfg.Medium.Program(ctx, b.Encode(), s.cfg.Profile.BlockOffset)
+	return s.page(s.cfg.Medium.Program(ctx, b.Encode(), s.cfg.Profile.BlockOffset))
 }
 
 func (s *slot) readBack(ctx context.Context, b ee.Block) error {
 	p := make([]byte, ee.BlockSize)
-	if err := s.cfg.Medium.ReadAt(ctx, p, s.cfg.Profile.BlockOffset); err != nil {
+	if err := s.page(s.cfg.Medium.ReadAt(ctx, p, s.cfg.Profile.BlockOffset)); err != nil {
 		return err
 	}
 	if string(p) != string(b.Encode()) && !bug.Is(bug.ReadBack) {

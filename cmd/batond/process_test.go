@@ -257,10 +257,12 @@ func TestProcess(t *testing.T) {
 		t.Errorf("a second batond: %v\n%s", err, out)
 	}
 
-	// A restart touches nothing, and remembers the moves.
-	writes, gpu0 := b.pageWrites(), b.w.Slot("gpu0")
+	// A restart touches nothing, and remembers the moves. What happened since the
+	// audit was last written is written at the end.
+	gpu0 := b.w.Slot("gpu0")
 	registers := gpu0.RegisterWrites()
 	p.end()
+	writes := b.pageWrites()
 	if _, err := os.Stat(b.path("sock")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the socket is left: %v", err)
 	}

@@ -263,10 +263,11 @@ func (v *checker) room(key string, size, page int64) {
 	const (
 		moves   = 64 // outcomes that are kept
 		perSlot = 3  // assignment, evidence, release
+		audit   = 16 // of what happened, the four records that are kept in any store
 		spare   = 40 // what only intents may use, and the format's own
 	)
 	have := size / max(blockSize, page)
-	need := int64(moves + perSlot*len(v.c.Slots) + len(v.c.Hosts) + len(v.c.VMs) + spare)
+	need := int64(moves + perSlot*len(v.c.Slots) + len(v.c.Hosts) + len(v.c.VMs) + audit + spare)
 	if have < need {
 		v.bad(key, "a store of %d bytes has %d pages; %d slots, %d hosts and %d VMs can need %d", size, have, len(v.c.Slots), len(v.c.Hosts), len(v.c.VMs), need)
 	}
