@@ -27,6 +27,7 @@ type Reconfiguration struct {
 	// Keep makes the change last, and Undo puts back what Keep did. Without
 	// Keep it lasts as long as the agent runs.
 	Keep, Undo func(ctx context.Context) error
+	Dry        bool // only say whether it would be refused
 
 	By    string
 	Admin bool
@@ -50,6 +51,14 @@ func (e *Enclosure) Reconfigure(ctx context.Context, r Reconfiguration) error {
 	}
 	if r.Text == "" {
 		r.Text = "hosts and VMs replaced"
+	}
+	if r.Dry {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if busy := e.mayRefit(r); busy != nil {
+			return busy
+		}
+		return nil
 	}
 	if err := e.beginRefit(r); err != nil {
 		return e.refused(r.By, err)
