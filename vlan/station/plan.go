@@ -61,15 +61,14 @@ const (
 	makeLink op = iota
 	raiseLink
 	addAddress
-	dropRoute
+	dropRoute // before the new one is added: there is room for one
 	addRoute
 	dropAddress
 	dropLink
 )
 
-// takes tells whether a step only takes away what was set before. A route is
-// taken away before the new one is added: there is room for one.
-func (s step) takes() bool { return s.op == dropAddress || s.op == dropLink }
+// takes tells whether a step takes away what was set before.
+func (s step) takes() bool { return s.op == dropRoute || s.op == dropAddress || s.op == dropLink }
 
 func (s step) String() string {
 	switch s.op {
@@ -97,6 +96,9 @@ func plan(want *Network, set []setting, now seen) ([]step, error) {
 	var errs []error
 	if want != nil {
 		build, err := planFor(*want, set, now)
+		if err == nil && now.link(want.Link()) == nil {
+			return build, nil // the rest when it is made
+		}
 		steps, errs = build, append(errs, err)
 	}
 	for _, o := range set {
