@@ -71,26 +71,37 @@ func (a *agent) serve(ctx context.Context) error {
 	defer a.uplink.revert("", "the agent stops")
 	notifier := &lateNotifier{a: a}
 	defer notifier.stop()
+	return again(ctx, a.log, func() ending {
+		end := a.run(ctx, notifier.ready)
+		if end.again {
+			a.readSeedAgain()
+		}
+		return end
+	})
+}
+
+// again runs one run after the other, until one ends that no other follows.
+func again(ctx context.Context, log *slog.Logger, run func() ending) error {
 	var failed []time.Time
 	for {
-		end := a.run(ctx, notifier.ready)
-		if end.err != nil && !end.again || ctx.Err() != nil || !end.again {
+		end := run()
+		if !end.again || ctx.Err() != nil {
 			return end.err
 		}
-		if end.err != nil {
-			now := time.Now()
-			failed = append(slices.DeleteFunc(failed, func(t time.Time) bool { return now.Sub(t) > failuresIn }), now)
-			if len(failed) > mostFailures {
-				return fmt.Errorf("%d runs in %v have ended, the last one: %w", len(failed), failuresIn, end.err)
-			}
-			a.log.Error("the agent starts again in place", "err", end.err)
-			select {
-			case <-time.After(firstPause << (len(failed) - 1)):
-			case <-ctx.Done():
-				return end.err
-			}
+		if end.err == nil {
+			continue
 		}
-		a.readSeedAgain()
+		now := time.Now()
+		failed = append(slices.DeleteFunc(failed, func(t time.Time) bool { return now.Sub(t) > failuresIn }), now)
+		if len(failed) > mostFailures {
+			return fmt.Errorf("%d runs in %v have ended by themselves, the last one: %w", len(failed), failuresIn, end.err)
+		}
+		log.Error("the agent starts again in place", "err", end.err)
+		select {
+		case <-time.After(firstPause << (len(failed) - 1)):
+		case <-ctx.Done():
+			return end.err
+		}
 	}
 }
 
