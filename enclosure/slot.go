@@ -42,6 +42,7 @@ type slot struct {
 	blocked   *blockage
 	leaseEnd  time.Time     // of an arming
 	stale     bool          // page, shown flag and guard have not followed the records yet
+	late      bool          // its policy has changed, and the engine has not followed
 	loading   bool          // the engine may be reading its chip
 	busErrors atomic.Uint64 // transfers that failed
 	refusedAt time.Time     // when a look at it refused a request; zero = the last did not

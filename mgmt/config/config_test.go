@@ -156,7 +156,9 @@ func TestParse(t *testing.T) {
 		{"hosts", map[string]string{"STORE": `{"file": "/x", "size": 1048576}`, "HOST": many(1024, `{"name": "h%d", "group": %d, "mac": "02:00:00:00:%02x:%02x"}`, host)}, ""},
 		{"too many hosts", map[string]string{"STORE": `{"file": "/x", "size": 1048576}`, "HOST": many(1025, `{"name": "h%d", "group": %d, "mac": "02:00:00:00:%02x:%02x"}`, host)},
 			"line 6: hosts: 1025 hosts, at most 1024"},
-		{"no hosts", map[string]string{"HOST": ""}, "line 6: hosts: none: an enclosure has at least one"},
+		{"no hosts, as a board's seed", map[string]string{"HOST": ""}, ""},
+		{"no hosts, but a VM on one", map[string]string{"HOST": "", "VM": `{"name": "v", "uuid": "6ba7b810-9dad-41d1-80b4-00c04fd430c8", "hosts": ["h"], "slots": ["s"]}`},
+			`line 7: vms[0].hosts[0]: there is no host "h"`},
 		{"no slots", map[string]string{"SLOT": ""}, "line 5: slots: none: an enclosure has at least one"},
 
 		{"one-byte part beside its range", map[string]string{"SLOT": slot("s", "a", "0x58", "regs-v1", "0x50", "24c16", "")}, ""},
