@@ -76,7 +76,8 @@ func (e *Enclosure) Drain(ctx context.Context, r DrainRequest) (Drained, error) 
 		if !going || ctx.Err() != nil {
 			break
 		}
-		done := e.drainOne(ctx, r, set, h.Group)
+		// A set that was begun is carried through.
+		done := e.drainOne(context.WithoutCancel(ctx), r, set, h.Group)
 		d.Sets = append(d.Sets, done)
 		going = done.gone()
 		text := fmt.Sprintf("%s: %d of %d sets: %v of %q %s", r.Host, len(d.Sets)-before, len(sets), done.Slots, done.VM, done.State)

@@ -46,7 +46,7 @@ func (e *Enclosure) locate(ctx context.Context, s *slot, on bool) (changed bool,
 	}
 	o, err := e.observe(ctx, s)
 	if err != nil {
-		return false, s.hardware("the engine can not be read", err)
+		return false, s.untouched("the engine can not be read", err)
 	}
 	control := o.Control &^ ee.CtlLocate
 	if on {
@@ -146,7 +146,7 @@ func (e *Enclosure) mayPower(ctx context.Context, s *slot, r PowerRequest) (ee.O
 	}
 	o, err := e.observe(ctx, s)
 	if err != nil {
-		return none, s.hardware("the engine can not be read", err)
+		return none, s.untouched("the engine can not be read", err)
 	}
 	st := e.state(s)
 	if st.Now.To != ee.GroupFree && (r.State != PowerOn || o.Control&ee.CtlPower == 0) {
@@ -266,7 +266,7 @@ func (e *Enclosure) mayReset(ctx context.Context, s *slot, r ResetRequest) error
 	o, err := e.observe(ctx, s)
 	switch {
 	case err != nil:
-		return s.hardware("the engine can not be read", err)
+		return s.untouched("the engine can not be read", err)
 	case o.Status&ee.StatDevice == 0:
 		return wrongState(s, fmt.Errorf("there is no device in the slot"))
 	case s.powerOff(o):
