@@ -131,7 +131,7 @@ func checkResolveCut(t *testing.T, r *rig.Rig, before uint32) string {
 func checkForceCut(t *testing.T, r *rig.Rig, before uint32) string {
 	t.Helper()
 	s := r.SlotStatus("gpu0")
-	if s.Problem+s.Blocked != "" || s.Host != "" || s.Generation.Counter < before || s.Cut != "confirmed" || s.Memory.Preserved == plan.Yes {
+	if s.Problem+s.Blocked != "" || s.Host != "" || s.Generation.Counter < before || s.Cut != "confirmed" || !s.Held && s.Memory.Preserved == plan.Yes {
 		t.Errorf("%+v", s)
 	}
 	r.WantHost("gpu0", "")
@@ -190,6 +190,49 @@ func TestPowerCuts(t *testing.T) {
 		})
 	}
 	t.Logf("%d cuts", cuts)
+}
+
+// TestHandKills kills the agent alone at positions all along what people do by
+// hand: chips end their write cycles, engines go on, another agent starts.
+func TestHandKills(t *testing.T) {
+	kills := 0
+	for _, op := range cutOps {
+		if op.check == nil {
+			continue
+		}
+		t.Run(op.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := rig.New(t, rig.Options{Slots: op.slots, Buses: op.buses})
+				op.setup(t, r)
+				before := r.Gen("gpu0").Counter
+				var at []*sim.Snapshot
+				r.W.OnPosition(func(sim.Position) { at = append(at, r.W.Snapshot()) })
+				op.do(r)
+				r.W.OnPosition(nil)
+				r.Stop()
+				seen := map[string]int{}
+				for i := 0; i < len(at); i += 1 + len(at)/(500/(1+raceFactor)) {
+					f := r.Fork(at[i])
+					f.W.Bus("bus0").ClearFaults()
+					time.Sleep(50 * time.Millisecond)
+					f.Start(enclosure.Options{SameBoot: true})
+					time.Sleep(5 * time.Millisecond)
+					seen[after(t, f, op, before)]++
+					f.Stop()
+					kills++
+					if t.Failed() {
+						t.Fatalf("position %d of %d", i, len(at))
+					}
+				}
+				for _, h := range op.hosts {
+					if seen[h] == 0 {
+						t.Errorf("outcomes %v: %q never came", seen, h)
+					}
+				}
+			})
+		})
+	}
+	t.Logf("%d kills", kills)
 }
 
 // after looks at the agent that came up, by the operation's own check if it has
