@@ -615,6 +615,9 @@ func (e *Enclosure) concludeLocked() {
 		if r, ok := e.recordedLocked(id, true); ok {
 			m.State = r.State
 		}
+		if m.State == MoveDone {
+			m.Reason = ""
+		}
 		if s := find(e.slots, func(s *slot) bool { return (*s).st.Now.ID == id }); s != nil {
 			m.Generation.Counter = (*s).st.Now.Gen
 		}
