@@ -169,17 +169,17 @@ func (m *Memory) gate(ctx context.Context) error { // called by one goroutine at
 // when Keep returns, or nothing of it. Moves and fences overtake it in the
 // store's queue. Of a frozen enclosure it is what can still be written.
 func (e *Enclosure) Keep(ctx context.Context, c plan.Configuration) error {
-	if err := e.keep(ctx, nvm.Record{Key: plan.KeyConfiguration, Value: c.Encode()}); err != nil {
+	if err := e.keepRecord(ctx, nvm.Record{Key: plan.KeyConfiguration, Value: c.Encode()}); err != nil {
 		return err
 	}
 	// Without its mark the record counts all the same.
-	if err := e.keep(ctx, nvm.Record{Key: plan.KeyConfigMark, Value: plan.EncodeConfigMark(c.Version)}); err != nil {
+	if err := e.keepRecord(ctx, nvm.Record{Key: plan.KeyConfigMark, Value: plan.EncodeConfigMark(c.Version)}); err != nil {
 		e.log.Warn("should the record of the configuration be lost, nobody will notice", "err", err)
 	}
 	return nil
 }
 
-func (e *Enclosure) keep(ctx context.Context, r nvm.Record) error {
+func (e *Enclosure) keepRecord(ctx context.Context, r nvm.Record) error {
 	if e.memory.frozen {
 		if err := e.store.Put(ctx, nvm.Normal, r); err != nil {
 			return e.notKept(err)
