@@ -123,7 +123,7 @@ func TestAdopt(t *testing.T) {
 				check("at once")
 				_, err = r.E.Adopt(r.Ctx(), "gpu0", a.Token, "test")
 				wantClear(t, err, enclosure.CodeNotNeeded)
-				quiet(t, r, func() { r.Restart() })
+				quietBesideAudit(t, r, func() { r.Restart() })
 				check("after a restart")
 				r.PowerCycle()
 				check("after a power cycle")
@@ -219,22 +219,22 @@ func TestAdoptThenConfigured(t *testing.T) {
 		problem := func() string { return r.SlotStatus("gpu0").Problem }
 		warned := func() bool { return strings.Contains(strings.Join(r.E.Status(r.Ctx()).Warnings, "\n"), "adopted") }
 		r.Config.Slots[0].MAC = ee.MAC(newMAC) // corrected
-		quiet(t, r, func() { r.Restart() })
+		quietBesideAudit(t, r, func() { r.Restart() })
 		if problem() != "" || warned() {
 			t.Errorf("corrected: problem %q, warned %v", problem(), warned())
 		}
 		r.Config.Slots[0].MAC = ee.MAC{2, 7, 7} // says something else again
-		quiet(t, r, func() { r.Restart() })
+		quietBesideAudit(t, r, func() { r.Restart() })
 		if !strings.Contains(problem(), "configured is 02:07:07") || warned() {
 			t.Errorf("other: problem %q, warned %v", problem(), warned())
 		}
 		r.Config.Slots[0].MAC = ee.MAC(was) // and what it said at the adoption
-		quiet(t, r, func() { r.Restart() })
+		quietBesideAudit(t, r, func() { r.Restart() })
 		if problem() != "" || !warned() {
 			t.Errorf("as before: problem %q, warned %v", problem(), warned())
 		}
 		r.W.Slot("gpu0").SetEngine(ee.EngineID, was) // the old engine comes back
-		quiet(t, r, func() { r.Restart() })
+		quietBesideAudit(t, r, func() { r.Restart() })
 		if !strings.Contains(problem(), "adopted is 02:4e:45:57:00:09") {
 			t.Errorf("the old engine: problem %q", problem())
 		}
@@ -268,7 +268,7 @@ func TestAdoptUnknown(t *testing.T) {
 				if s.Problem != "" || s.Host != "" || s.VM != "" || s.Generation.Counter <= r.Gen("gpu1").Counter {
 					t.Errorf("%+v; want free", s)
 				}
-				quiet(t, r, func() { r.Restart() })
+				quietBesideAudit(t, r, func() { r.Restart() })
 				r.Attach(rig.VM1, rig.A, "gpu0")
 				r.WantHost("gpu0", rig.A)
 			})
@@ -392,7 +392,7 @@ func TestReplacedWithoutConfigured(t *testing.T) {
 								t.Errorf("%s, %s, held %v: flag %s; want void", fs.name, what, held, s.Flag)
 							}
 						}
-						quiet(t, r, func() {
+						quietBesideAudit(t, r, func() {
 							_, err := adopt(r, "gpu0")
 							wantClear(t, err, enclosure.CodeNotNeeded)
 						})

@@ -76,7 +76,7 @@ func TestFloorOfNewer(t *testing.T) {
 			t.Error("the present generation changed")
 		}
 		r.WantHost("gpu0", rig.A)
-		quiet(t, r, func() { r.Restart() })
+		quietBesideAudit(t, r, func() { r.Restart() })
 		if got := r.E.Floor().Slots["gpu1"]; got.Counter != 900 {
 			t.Errorf("a backup of what was restored says %s; want 900", got)
 		}

@@ -191,7 +191,7 @@ func TestFrozen(t *testing.T) {
 		}
 		// The next start takes it.
 		r.Config.Hosts, r.Config.VMs = hosts, vms
-		quiet(t, r, r.Restart)
+		quietBesideAudit(t, r, r.Restart)
 		if s := r.SlotStatus("gpu0"); s.Host != rig.A || s.Problem != "" || s.Generation != gen {
 			t.Errorf("afterwards gpu0 = %+v", s)
 		}
