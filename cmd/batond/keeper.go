@@ -135,6 +135,9 @@ func (k *keeper) Apply(ctx context.Context, r mgmt.ConfigRequest, by string) (mg
 		if err := k.enc.Reconfigure(ctx, change); err != nil {
 			return none, err
 		}
+		if a.network {
+			out.Trial = &mgmt.Trial{Network: a.asked.Network.String(), Before: a.was.config.Network.String(), LeftMS: a.confirm.Milliseconds()}
+		}
 		return out, nil
 	}
 	if a.changed() {

@@ -480,6 +480,11 @@ func TestNetworkTrial(t *testing.T) {
 	onTrial := func(t *testing.T, d *desk) string {
 		t.Helper()
 		text := d.edit("192.0.2.10", "192.0.2.11", `"always"`, `"on-move"`)
+		d.same("a dry run", func() {
+			if a := d.applied(text, dry); a.Trial == nil || a.Trial.LeftMS != 120_000 || a.Trial.Network != "192.0.2.11/24 on eth0, gateway 192.0.2.1" {
+				t.Errorf("dry run: trial %+v", a.Trial)
+			}
+		})
 		a := d.applied(text, func(r *mgmt.ConfigRequest) { r.ConfirmMS = 60_000 })
 		if a.Version != 1 || a.Trial == nil || a.Trial.LeftMS != 60_000 ||
 			a.Trial.Network != "192.0.2.11/24 on eth0, gateway 192.0.2.1" || a.Trial.Before != "192.0.2.10/24 on eth0, gateway 192.0.2.1" {

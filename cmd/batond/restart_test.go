@@ -1,0 +1,218 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"baton/mgmt"
+	"baton/mgmt/config"
+)
+
+// serveHere runs the bench's agent in this process until the test ends.
+func (b *bench) serveHere() *agent {
+	b.t.Helper()
+	text, err := json.MarshalIndent(b.config, "", " ")
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if err := os.WriteFile(b.path("batond.json"), text, 0o600); err != nil {
+		b.t.Fatal(err)
+	}
+	s, err := readSeed(b.path("batond.json"))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	a := newAgent(s, slog.New(slog.DiscardHandler))
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- a.serve(ctx) }()
+	b.t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			b.t.Errorf("the agent ended with %v", err)
+		}
+		a.close()
+	})
+	b.until("the agent to answer", func() bool { _, err := b.agent.Enclosure(b.t.Context()); return err == nil })
+	return a
+}
+
+// TestRestartInPlace: a configuration that needs a start of the agent gets one.
+// It touches no link, register or page, and no client sees more of it than a
+// wait.
+func TestRestartInPlace(t *testing.T) {
+	t.Parallel() // it mostly waits
+	b := newBench(t)
+	b.serveBus()
+	b.config["store"].(map[string]any)["config"] = true
+	a := b.serveHere()
+	b.unfence()
+	if m, err := b.move(1, "server1"); err != nil || m.State != "done" {
+		t.Fatalf("%+v, %v", m, err)
+	}
+	k := a.current(t.Context()).keeper
+	text := strings.Replace(k.Config().Text, `"enclosure": "bench"`, `"enclosure": "bench2"`, 1)
+
+	var asked, failed atomic.Int64
+	stop := make(chan struct{})
+	var clients sync.WaitGroup
+	for range 3 {
+		clients.Go(func() {
+			c := mgmt.Dial(b.path("sock"))
+			defer c.Close()
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				asked.Add(1)
+				if _, err := c.Slots(t.Context()); err != nil {
+					failed.Add(1)
+					t.Logf("a client: %v", err)
+				}
+			}
+		})
+	}
+	pages, regs := b.pageWrites(), b.w.Slot("gpu0").RegisterWrites()
+	engine := b.w.Slot("gpu0").Registers()
+	applied, err := k.Apply(t.Context(), mgmt.ConfigRequest{Text: text, Restart: true}, "test")
+	if err != nil || !applied.Restarting {
+		t.Fatalf("%+v, %v", applied, err)
+	}
+	b.until("the next run", func() bool { return b.enclosure().Name == "bench2" })
+	close(stop)
+	clients.Wait()
+	if asked.Load() < 10 || failed.Load() > 0 {
+		t.Errorf("%d of %d requests failed", failed.Load(), asked.Load())
+	}
+	want := uint64((len(config.Pack([]byte(text)))+10+50)/51 + 1) // and the mark
+	if n := b.pageWrites() - pages; n != want {
+		t.Errorf("%d page writes; want %d, all of the configuration", n, want)
+	}
+	if n := b.w.Slot("gpu0").RegisterWrites() - regs; n != 0 {
+		t.Errorf("%d bytes written to registers", n)
+	}
+	// Control, counters of resets and link changes, the peer: all of it.
+	if now := b.w.Slot("gpu0").Registers(); now != engine || b.reached() != "gpu0:server1 gpu1:server1" {
+		t.Errorf("engine % x\nbefore % x\nreached %s", now, engine, b.reached())
+	}
+	next := a.current(t.Context()).keeper
+	if c := next.Config(); c.Version != 1 || c.Text != text || next == k {
+		t.Errorf("version %d of the next run", c.Version)
+	}
+	if m, err := b.move(2, "server2"); err != nil || m.State != "done" {
+		t.Errorf("move: %+v, %v", m, err)
+	}
+	// And once more, for no reason.
+	a.current(t.Context()).keeper.Restart("the test wants it")
+	b.until("the run after that", func() bool {
+		s := a.current(t.Context())
+		return s.keeper != next && b.enclosure().Name == "bench2"
+	})
+}
+
+// TestSocketMoves: in a file the socket can be changed as well.
+func TestSocketMoves(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.serveBus()
+	a := b.serveHere()
+	k := a.current(t.Context()).keeper
+	text := strings.Replace(k.Config().Text, b.path("sock"), b.path("other"), 1)
+	if applied, err := k.Apply(t.Context(), mgmt.ConfigRequest{Text: text, Restart: true}, "test"); err != nil || !applied.Restarting {
+		t.Fatalf("%+v, %v", applied, err)
+	}
+	other := mgmt.Dial(b.path("other"))
+	defer other.Close()
+	b.until("the other socket", func() bool { _, err := other.Enclosure(t.Context()); return err == nil })
+	if _, err := os.Stat(b.path("sock")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the socket of before is left: %v", err)
+	}
+	// A file that is broken by hand does not end an agent that runs.
+	if err := os.WriteFile(b.path("batond.json"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	was := a.current(t.Context()).keeper
+	was.Restart("the test wants it")
+	b.until("the next run", func() bool {
+		s := a.current(t.Context())
+		_, err := other.Enclosure(t.Context())
+		return s.keeper != was && err == nil
+	})
+	if c := a.current(t.Context()).keeper.Config(); c.Text != text {
+		t.Errorf("it goes on with\n%s", c.Text)
+	}
+}
+
+// TestStoreInDoubt: where nobody knows whether a record was written the agent
+// starts again in place, and systemd hears nothing of it.
+func TestStoreInDoubt(t *testing.T) {
+	t.Parallel() // it mostly waits
+	b := newBench(t)
+	b.serveBus()
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: b.path("notify"), Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	p := b.start("NOTIFY_SOCKET=" + b.path("notify"))
+	b.unfence()
+	if m, err := b.move(1, "server1"); err != nil || m.State != "done" {
+		t.Fatalf("%+v, %v", m, err)
+	}
+	doubted := false
+	// The store's chip stops answering in the middle of a write, sooner or later.
+	for i := 0; i < 40 && !doubted; i++ {
+		done := make(chan error, 1)
+		go func() { done <- b.agent.Unfence(t.Context(), "server2", b.enclosure().Hosts[1].Epoch) }()
+		time.Sleep(time.Duration(i%8) * 2 * time.Millisecond)
+		b.w.Chip("store").SetDead(true)
+		<-done // it may have been through
+		b.w.Chip("store").SetDead(false)
+		log, err := os.ReadFile(b.path("log"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		doubted = strings.Contains(string(log), "starts again in place") || !b.enclosure().Store.OK
+	}
+	if !doubted {
+		t.Fatal("the store was never in doubt")
+	}
+	b.until("a store that is known again", func() bool { return b.enclosure().Store.OK })
+	b.unfence()
+	if m, err := b.move(2, "server2"); err != nil || m.State != "done" {
+		t.Errorf("move: %+v, %v", m, err)
+	}
+	if p.cmd.ProcessState != nil {
+		t.Error("the process has ended")
+	}
+	p.end()
+	var said []string
+	buf := make([]byte, 100)
+	_ = conn.SetReadDeadline(time.Now().Add(time.Second))
+	for {
+		n, err := conn.Read(buf)
+		if err != nil {
+			break
+		}
+		said = append(said, string(buf[:n]))
+	}
+	if !slices.Equal(said, []string{"READY=1", "STOPPING=1"}) {
+		t.Errorf("systemd heard %q", said)
+	}
+	if v := b.w.Violations(); len(v) > 0 {
+		t.Errorf("violations: %q", fmt.Sprint(v))
+	}
+}
