@@ -3,7 +3,6 @@ package enclosure
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -62,9 +61,9 @@ const (
 	auditMost   = 48 // records in the store
 	auditFewest = 4  // where there is hardly room for any
 	auditQueue  = 64 // records in RAM that are not in the store yet
-	// auditBatch is how many bytes of records are written at a time: what is
-	// urgent waits for the pages of one batch at most.
-	auditBatch = plan.AuditSize + auditOver
+	// auditBatch is how many bytes of records are written at a time, three small
+	// pages of them, or one record: what is urgent waits for one batch at most.
+	auditBatch = 3 * 51
 	auditOver  = 4 // a record's key, and the lengths of key and value
 	// auditApart is how many callers' and codes' refusals are kept apart within a
 	// minute; repeatsApart how many other things that happen again and again.
@@ -74,9 +73,9 @@ const (
 	auditTick = 4
 	// auditAfter is how long nobody must have waited for a record.
 	auditAfter = time.Second
-	// auditSpare is how many free pages of the store the audit leaves: more than
-	// any other that may wait.
-	auditSpare = storeReserve + 8
+	// auditSpare is how many free pages the store must have: more than any other
+	// that may wait leaves, by a batch.
+	auditSpare = storeReserve + 4
 	// auditEnd bounds the writing of what is left when Run ends.
 	auditEnd = 2 * time.Second
 )
@@ -91,7 +90,7 @@ type trail struct {
 	queue    []plan.Audit    // not in the store yet, oldest first
 	repeats  tallies[auditKey, plan.Audit]
 	refusals tallies[auditKey, plan.Audit]
-	failing  bool // the last write failed, and that was told
+	failing  bool // it was told that records could not be written, and none was since
 }
 
 // auditKey is what makes events equal for the audit.
@@ -265,7 +264,7 @@ func (e *Enclosure) auditRoom() int {
 	pages := e.store.Stats().Pages
 	others := pages/4 + 2*storeReserve + keptMoves + keptSlack + perSlot*len(e.slots) + len(e.roster.Load().hosts)
 	payload := max(smallest, e.cfg.Store.Medium.Geometry().Page) - overhead
-	each := (auditBatch + payload - 1) / payload
+	each := (plan.AuditSize + auditOver + payload - 1) / payload
 	return min(max((pages-others)/each, auditFewest), auditMost)
 }
 
@@ -283,11 +282,10 @@ func oldest(at map[byte]uint32) (key byte) {
 // tendAudit writes what is queued, where that holds up nobody.
 func (e *Enclosure) tendAudit(ctx context.Context) {
 	left := auditTick
-	err := e.writeAudit(ctx, func() bool {
+	e.writeAudit(ctx, func() bool {
 		left--
 		return left >= 0 && e.calm()
 	})
-	e.auditFailed(ctx, err)
 }
 
 // endAudit writes what is queued when Run ends.
@@ -298,19 +296,17 @@ func (e *Enclosure) endAudit(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), auditEnd)
 	defer cancel()
-	e.auditFailed(ctx, e.writeAudit(ctx, func() bool { return true }))
+	e.writeAudit(ctx, func() bool { return true })
 }
 
-// auditFailed tells once that the audit can not be written, and nothing of it as
-// long as that stays so.
-func (e *Enclosure) auditFailed(ctx context.Context, err error) {
+// auditFailed tells once that the audit can not be written.
+func (e *Enclosure) auditFailed(err error) {
 	e.mu.Lock()
-	was := e.trail.failing
-	e.trail.failing = err != nil && (was || ctx.Err() == nil)
-	now := e.trail.failing
+	told := e.trail.failing
+	e.trail.failing = true
 	e.mu.Unlock()
-	if now && !was {
-		e.emit(Event{Kind: "store", Text: fmt.Sprintf("the audit can not be written: %v; its records wait, the oldest go first", err)})
+	if !told {
+		e.emit(Event{Kind: "store", Text: fmt.Sprintf("the audit can not be written: %v; its records wait in RAM, where there is room for %d", err, auditQueue)})
 	}
 }
 
@@ -327,30 +323,34 @@ func (e *Enclosure) calm() bool {
 // more allows it and the store has room to spare. Nothing waits for it and
 // nothing is built on it: a write that failed is tried again, and the store
 // itself finds out what became of it.
-func (e *Enclosure) writeAudit(ctx context.Context, more func() bool) error {
-	for more() && e.store.Stats().Free >= auditSpare {
+func (e *Enclosure) writeAudit(ctx context.Context, more func() bool) {
+	for more() {
 		keys, batch := e.nextAudit()
 		if len(batch) == 0 {
-			return nil
+			return
+		}
+		if free := e.store.Stats().Free; free < auditSpare {
+			e.auditFailed(fmt.Errorf("%w: %d pages free, wanted %d", nvm.ErrFull, free, auditSpare))
+			return
 		}
 		recs := make([]nvm.Record, len(batch))
 		for i, a := range batch {
 			recs[i] = nvm.Record{Key: plan.SlotKey(plan.PrefixAudit, int(keys[i])), Value: a.Encode()}
 		}
 		if err := e.store.Put(ctx, nvm.Normal, recs...); err != nil {
-			if errors.Is(err, nvm.ErrFull) {
-				return nil // others were first: it waits
+			if ctx.Err() == nil {
+				e.auditFailed(err)
 			}
-			return err
+			return
 		}
 		e.mu.Lock()
+		e.trail.failing = false
 		for i, a := range batch {
 			e.trail.at[keys[i]] = a.Seq
 			e.trail.queue = slices.DeleteFunc(e.trail.queue, func(q plan.Audit) bool { return q.Seq == a.Seq })
 		}
 		e.mu.Unlock()
 	}
-	return nil
 }
 
 // nextAudit is the next batch, and where in the ring its records go: places that
@@ -362,7 +362,8 @@ func (e *Enclosure) nextAudit() (keys []byte, batch []plan.Audit) {
 	at := maps.Clone(e.trail.at)
 	left := auditBatch
 	for _, a := range e.trail.queue {
-		if left -= len(a.Encode()) + auditOver; left < 0 || len(batch) == e.trail.most {
+		left -= len(a.Encode()) + auditOver
+		if len(batch) == e.trail.most || len(batch) > 0 && left < 0 {
 			break
 		}
 		k := oldest(at)

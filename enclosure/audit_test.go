@@ -330,6 +330,9 @@ func TestAuditWaits(t *testing.T) {
 		if got := inStore(t, r); len(got) != 0 {
 			t.Errorf("%v were written to a full store", got)
 		}
+		if told := eventsOf(r, "store"); len(told) != 1 || !strings.Contains(told[0].Text, "pages free") {
+			t.Errorf("told of as %+v; want once", told)
+		}
 		r.Move(rig.VM1, rig.B)
 		kept, lost := r.E.Audit()
 		for i, a := range kept {
@@ -361,6 +364,70 @@ func TestAuditWaits(t *testing.T) {
 		if got := inStore(t, r); len(got) != len(kept) || lost != 0 {
 			t.Errorf("%v in the store of %q, %d lost", got, kindsOf(kept), lost)
 		}
+	})
+}
+
+// TestAuditHoldsUpLittle: a move that comes while records are written waits for
+// one batch, and for that before its set is cut.
+func TestAuditHoldsUpLittle(t *testing.T) {
+	for name, tc := range map[string]struct {
+		shared bool
+		most   time.Duration
+	}{"chip of its own": {false, 30 * time.Millisecond}, "chip of an engine": {true, 80 * time.Millisecond}} {
+		t.Run(name, func(t *testing.T) {
+			var most, least time.Duration
+			sweep(t, rig.Options{Shared: tc.shared}, 200*time.Millisecond, 3*time.Millisecond, func(t *testing.T, r *rig.Rig, at time.Duration) {
+				running(t, r)
+				r.W.Server(rig.A).StopVM(rig.VM1)
+				r.Run()
+				time.Sleep(2500 * time.Millisecond)
+				for i := range 8 {
+					r.E.Note(enclosure.Event{Kind: "config", Text: fmt.Sprintf("change %d, told in words of which there are usually as many", i), By: "root"})
+				}
+				time.Sleep(450*time.Millisecond + at)
+				m := r.Move(rig.VM1, rig.B)
+				intent := stepAt(m, "intent")
+				if most = max(most, intent); least == 0 || intent < least {
+					least = intent
+				}
+			})
+			if most > tc.most || most < least+5*time.Millisecond {
+				t.Errorf("intents took %v to %v; want up to %v, and some that met a batch", least, most, tc.most)
+			}
+		})
+	}
+}
+
+// TestAuditConcurrent is for the race detector.
+func TestAuditConcurrent(t *testing.T) {
+	world(t, rig.Options{}, func(t *testing.T, r *rig.Rig) {
+		running(t, r)
+		r.Run()
+		var waits []func()
+		for _, f := range []func(int){
+			func(i int) { r.E.Refuse(fmt.Sprintf("uid%d", i%7), enclosure.CodeForbidden, "no") },
+			func(i int) { r.E.Note(enclosure.Event{Kind: "config", Text: "change"}) },
+			func(i int) {
+				kept, lost := r.E.Audit()
+				for j, a := range kept {
+					if j > 0 && a.Seq <= kept[j-1].Seq || a.Seq > kept[0].Seq+lost+uint32(len(kept)) {
+						t.Errorf("record %d after %d", a.Seq, kept[j-1].Seq)
+					}
+				}
+			},
+			func(i int) { r.E.Counters() },
+		} {
+			waits = append(waits, background(func() {
+				for i := range 40 {
+					f(i)
+					time.Sleep(97 * time.Millisecond)
+				}
+			}))
+		}
+		for _, wait := range waits {
+			wait()
+		}
+		r.Move(rig.VM1, rig.B)
 	})
 }
 
