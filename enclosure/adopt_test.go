@@ -276,6 +276,26 @@ func TestAdoptUnknown(t *testing.T) {
 	}
 }
 
+// A slot that its VM has released is nobody's when its parts are adopted.
+func TestAdoptReleased(t *testing.T) {
+	world(t, rig.Options{}, func(t *testing.T, r *rig.Rig) {
+		running(t, r)
+		if err := r.E.Release(r.Ctx(), enclosure.ReleaseRequest{VM: rig.VM1, Mode: enclosure.ReleaseKeep}); err != nil {
+			t.Fatal(err)
+		}
+		r.W.Slot("gpu0").SetEngine(ee.EngineID, newMAC)
+		r.Restart()
+		if _, err := adopt(r, "gpu0"); err != nil {
+			t.Fatal(err)
+		}
+		if s := r.SlotStatus("gpu0"); s.Held || s.VM != "" || s.Host != "" {
+			t.Errorf("%+v; want free", s)
+		}
+		r.Attach(rig.VM2, rig.B)
+		r.WantHost("gpu0", rig.B)
+	})
+}
+
 // Engines of which nothing can be read but the page are adopted by that alone.
 func TestAdoptNVMOnly(t *testing.T) {
 	world(t, rig.Options{Profile: "nvm-only"}, func(t *testing.T, r *rig.Rig) {

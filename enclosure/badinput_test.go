@@ -383,6 +383,15 @@ func everyChange(r *rig.Rig, nonce ee.UUID) map[string]error {
 	errs["release"] = r.E.Release(ctx, enclosure.ReleaseRequest{VM: rig.VM1, Slots: []string{"gpu0"}, Mode: enclosure.ReleaseFree})
 	_, errs["fence"] = r.E.Fence(ctx, rig.A, "test")
 	errs["unfence"] = r.E.Unfence(ctx, rig.A, 0, "test")
+	errs["locate"] = r.E.Locate(ctx, "gpu0", true, "test")
+	errs["power"] = r.E.Power(ctx, enclosure.PowerRequest{Slot: "gpu0", State: "off"})
+	errs["reset"] = r.E.Reset(ctx, enclosure.ResetRequest{Slot: "gpu0"})
+	_, errs["look at parts"] = r.E.AdoptionOf(ctx, "gpu0")
+	_, errs["adopt"] = r.E.Adopt(ctx, "gpu0", "00", "test")
+	_, errs["resolve"] = r.E.Resolve(ctx, rig.UUID(9), []string{"gpu0"}, "test")
+	errs["force-free"] = r.E.ForceFree(ctx, "gpu0", "gpu0", "test")
+	_, errs["drain"] = r.E.Drain(ctx, drainTo(r, rig.B))
+	_, errs["raise"] = r.E.Raise(ctx, r.E.Floor(), false, "test")
 	return errs
 }
 

@@ -1,6 +1,7 @@
 package enclosure_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -273,6 +274,44 @@ func TestFoundPollersOfTwoBuses(t *testing.T) {
 			time.Sleep(10 * time.Second)
 			r.WantHost("gpu0", rig.A)
 			r.WantHost("gpu1", rig.A)
+		})
+	}
+}
+
+// A part of a blocked set is replaced, which may be what was to be done about it:
+// nothing is written to another one than the configured, and nobody gets it.
+func TestFoundReplacedWhileBlocked(t *testing.T) {
+	for _, what := range []string{"engine", "card"} {
+		world(t, rig.Options{Slots: 2}, func(t *testing.T, r *rig.Rig) {
+			running(t, r)
+			m := blockedMove(t, r)
+			r.W.Slot("gpu1").Kill()
+			r.W.Bus("bus0").ClearFaults()
+			if what == "engine" {
+				r.W.Slot("gpu1").SetEngine(ee.EngineID, newMAC)
+			} else {
+				r.W.Slot("gpu1").InsertDevice(sim.Device{Vendor: 0x10de, Device: 0x20b5, Class: 0x030200, Serial: 4711})
+			}
+			r.W.Slot("gpu1").Revive()
+			time.Sleep(50 * time.Millisecond)
+			regs, pages := r.W.Slot("gpu1").RegisterWrites(), r.W.PageWrites("gpu1")
+			r.Run()
+			time.Sleep(2 * time.Minute)
+			if r.W.Slot("gpu1").RegisterWrites() != regs || r.W.PageWrites("gpu1") != pages || r.W.Server(rig.B).Reach("gpu1") {
+				t.Errorf("%s: written to, or given to B: %v", what, r.W.Server(rig.B).Reach("gpu1"))
+			}
+			if s := r.SlotStatus("gpu1"); !strings.Contains(s.Problem, "configured") || s.Blocked == "" {
+				t.Errorf("%s: problem %q, blocked %q", what, s.Problem, s.Blocked)
+			}
+			if got, err := r.E.Resolve(r.Ctx(), m.ID, []string{"gpu1"}, "test"); err != nil || got.State != enclosure.MoveDone {
+				t.Errorf("%s: resolve = %s, %v", what, got.State, err)
+			}
+			if _, err := adopt(r, "gpu1"); err != nil {
+				t.Errorf("%s: adopt: %v", what, err)
+			}
+			r.Attach(rig.VM1, rig.B, "gpu1")
+			r.WantHost("gpu0", rig.B)
+			r.WantHost("gpu1", rig.B)
 		})
 	}
 }

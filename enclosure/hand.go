@@ -2,6 +2,7 @@ package enclosure
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -384,11 +385,12 @@ func (e *Enclosure) confirmCut(ctx context.Context, s *slot) bool {
 // lacks refuses what the slot's hardware can not do, and says what else can be
 // done.
 func (s *slot) lacks(c ee.Caps, what, next string) error {
-	err := s.needs(c, what)
-	if known, ok := err.(*Error); ok {
+	var known *Error
+	if err := s.needs(c, what); errors.As(err, &known) {
 		known.Next = next + " (docs/profiles.md)"
+		return known
 	}
-	return err
+	return nil
 }
 
 // groupName is for people: the host that has a group, or the group.
@@ -583,6 +585,9 @@ func (e *Enclosure) takeOut(ctx context.Context, slots []*slot) {
 		it := &item{s: s}
 		if s.fault == nil || s.trusted {
 			it.live, _ = e.observeIf(ctx, s)
+			if s.fault == nil && it.live != (ee.Observation{}) {
+				e.stillIts(ctx, s) // else nothing is written to it
+			}
 		}
 		p := e.newPass([]*item{it}, nil)
 		if cut := p.cutAll(ctx); cut != nil {

@@ -97,6 +97,12 @@ func TestHandNeverLeavesYes(t *testing.T) {
 										t.Fatal(err)
 									}
 									r.WantVerdict("gpu0", plan.No)
+									if show := r.W.Slot("gpu0").State().Show; show&ee.ShowTarget != 0 {
+										t.Errorf("hosts are shown 0x%02x: target", show)
+									}
+									if b, err := ee.DecodeBlock(r.W.Chip("gpu0").Peek(0, ee.BlockSize)); err != nil || b.Flags&ee.FlagTarget != 0 {
+										t.Errorf("page = %+v, %v; want no target any more", b, err)
+									}
 								} else {
 									wait := background(func() { _ = v.do(r) })
 									time.Sleep(at)
@@ -361,6 +367,22 @@ func TestPowerOff(t *testing.T) {
 		r.Attach(rig.VM1, rig.B)
 		r.WantHost("gpu0", rig.B)
 		r.WantVerdict("gpu0", plan.No)
+	})
+	// The agent has not seen that the power went: it does while it looks at the
+	// slot, and nothing is cut or assigned.
+	world(t, rig.Options{}, func(t *testing.T, r *rig.Rig) {
+		running(t, r)
+		hold(t, r)
+		gen, chip, regs := r.Gen("gpu0"), r.W.PageWrites("gpu0"), r.W.Slot("gpu0").RegisterWrites()
+		control := r.W.Slot("gpu0").State().Control
+		if err := r.W.Bus("bus0").Tx(0x60, []byte{1, 7, control &^ ee.CtlPower}, nil); err != nil {
+			t.Fatal(err)
+		}
+		_, err := r.E.Move(r.Ctx(), r.Request(rig.VM1, rig.B))
+		wantClear(t, err, enclosure.CodeWrongState, "no power")
+		if r.Gen("gpu0") != gen || r.W.PageWrites("gpu0") != chip || r.W.Slot("gpu0").RegisterWrites() != regs+1 {
+			t.Error("a refusal changed something")
+		}
 	})
 	for at := time.Duration(0); at < 10*time.Millisecond; at += time.Millisecond {
 		l := &leash{}

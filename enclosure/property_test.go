@@ -1135,9 +1135,10 @@ func (w *witness) check(l life) {
 
 // mend does by hand what does not come right by itself: parts that are not those
 // the agent knows are adopted, devices get power.
-func (w *witness) mend() {
+func (w *witness) mend() bool {
 	did := false
-	for n, s := range w.statuses() {
+	for _, n := range lifeSlots {
+		s := w.r.SlotStatus(n)
 		if s.Problem != "" {
 			did = true
 			code := w.adopt(n)
@@ -1157,6 +1158,7 @@ func (w *witness) mend() {
 	if did {
 		time.Sleep(2 * time.Minute) // fences that waited for them, and blocked sets
 	}
+	return did
 }
 
 // end: when all faults are over, everything comes right and can be used.
@@ -1180,7 +1182,11 @@ func (w *witness) end(l life) {
 	time.Sleep(3 * time.Minute)
 	w.revive(l)
 	w.disturbed = false
-	w.mend()
+	for range 3 { // a blocked set names what is in its way one after the other
+		if !w.mend() {
+			break
+		}
+	}
 	w.check(l)
 	for n, s := range w.statuses() {
 		if s.Problem != "" || s.Blocked != "" || s.Cut == "unconfirmed" {

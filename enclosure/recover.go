@@ -527,7 +527,9 @@ func (e *Enclosure) settled(ctx context.Context, set []*slot) *failure {
 func (e *Enclosure) lookAgain(ctx context.Context, set []*slot) {
 	e.read(ctx, set)
 	for _, s := range set {
-		e.recordDoubt(ctx, s)
+		if s.fault == nil && e.stillIts(ctx, s) {
+			e.recordDoubt(ctx, s)
+		}
 	}
 }
 

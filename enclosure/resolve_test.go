@@ -226,6 +226,38 @@ func TestForceFree(t *testing.T) {
 	})
 }
 
+// An engine that stops answering while the agent starts is left as it is. What
+// was taken from it by hand is nobody's all the same, until it is seen to be cut.
+func TestForceFreeUnreadAfterRestart(t *testing.T) {
+	met := 0
+	for skip := range 40 {
+		world(t, rig.Options{}, func(t *testing.T, r *rig.Rig) {
+			running(t, r)
+			r.W.Bus("bus0").Inject(sim.Fault{Kind: sim.NACKAddr, Addr: 0x60})
+			_ = r.E.Release(r.Ctx(), enclosure.ReleaseRequest{VM: rig.VM1, Mode: enclosure.ReleaseHold}) // it is blocked by that
+			wantCode(t, r.E.ForceFree(r.Ctx(), "gpu0", "gpu0", "test"), enclosure.CodeUnconfirmed)
+			r.W.Bus("bus0").ClearFaults()
+			r.W.Bus("bus0").Inject(sim.Fault{Kind: sim.NACKAddr, Addr: 0x60, Skip: skip})
+			r.Restart()
+			_, err := r.E.Attach(r.Ctx(), enclosure.AttachRequest{VM: rig.VM2, Host: rig.B})
+			if rig.Code(err) == enclosure.CodeUnassignable {
+				wantClear(t, err, enclosure.CodeUnassignable, "gpu0", "by hand")
+				met++
+			} else if err == nil && r.W.Server(rig.A).Reach("gpu0") {
+				t.Errorf("after %d transfers: given to B, and A reaches it", skip)
+			}
+			r.W.Bus("bus0").ClearFaults()
+			r.Run()
+			time.Sleep(2 * time.Minute)
+			r.Attach(rig.VM2, rig.B)
+			r.WantHost("gpu0", rig.B)
+		})
+	}
+	if met == 0 {
+		t.Error("no attach met a slot that is neither blocked nor faulty and not seen to be cut")
+	}
+}
+
 // A slot that is forced free leaves its blocked set, which goes on; when the
 // last one is, the move is over.
 func TestForceFreeOfSet(t *testing.T) {

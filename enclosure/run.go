@@ -153,19 +153,8 @@ func (e *Enclosure) poll(ctx context.Context, s *slot) {
 	if err != nil {
 		return
 	}
-	if o.Ident != s.identity.Word {
-		// Somebody replaced a part: it is looked at before anything is written.
-		if fault := e.identifySlot(ctx, s); fault != nil {
-			e.setFault(s, fault)
-			e.emit(Event{Kind: "fault", Slot: s.cfg.Name, Code: string(fault.Code), Text: fault.Error()})
-			return
-		}
-		// The configuration lets any part be there. Its values say no already;
-		// what is in it now is not what the VM had, whatever they say later.
-		if e.state(s).HasEvidence() {
-			e.void(ctx, s, plan.WhyReplaced)
-		}
-		e.emit(Event{Kind: "fault", Slot: s.cfg.Name, Text: s.cfg.Name + ": engine or device was replaced; its memory counts as not preserved"})
+	if !e.stillIts(ctx, s) {
+		return
 	}
 	if e.astray(s, o) || before != nil || e.strayPeer(ctx, s, o) {
 		e.bringBack(ctx, s, false)
@@ -184,6 +173,26 @@ func (e *Enclosure) poll(ctx context.Context, s *slot) {
 		}
 	}
 	e.watchPeer(ctx, s)
+}
+
+// stillIts looks who is in a slot whose engine has just been read, if that is
+// somebody else than before. It returns false where nothing may be written there.
+func (e *Enclosure) stillIts(ctx context.Context, s *slot) bool {
+	if s.readErr != nil || !s.can(ee.CapStatus) || s.live.Ident == s.identity.Word {
+		return true
+	}
+	if fault := e.identifySlot(ctx, s); fault != nil {
+		e.setFault(s, fault)
+		e.emit(Event{Kind: "fault", Slot: s.cfg.Name, Code: string(fault.Code), Text: fault.Error()})
+		return false
+	}
+	// The configuration lets any part be there. Its values say no already; what
+	// is in it now is not what the VM had, whatever they say later.
+	if e.state(s).HasEvidence() {
+		e.void(ctx, s, plan.WhyReplaced)
+	}
+	e.emit(Event{Kind: "fault", Slot: s.cfg.Name, Text: s.cfg.Name + ": engine or device was replaced; its memory counts as not preserved"})
+	return true
 }
 
 // strayPeer tells whether an engine whose link is on may connect to another
