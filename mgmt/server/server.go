@@ -70,7 +70,10 @@ type Keeper interface {
 	Revert(ctx context.Context, by string) (mgmt.Config, error)  // puts the one before back at once
 	Backup(ctx context.Context) (mgmt.Backup, error)
 	Restore(ctx context.Context, r mgmt.RestoreRequest, by string) (mgmt.Restored, error)
-	Restart(why string) // ends the agent's run and starts it anew, after the answer was given
+	// Restart ends the agent's run and starts it anew. It does not wait for
+	// that, and after the first nothing more comes of it. The server calls it
+	// when it has given an answer that says Restarting.
+	Restart(why string)
 }
 
 // Options are what the server says beside what the enclosure says.
