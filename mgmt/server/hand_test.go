@@ -114,7 +114,7 @@ func TestConfig(t *testing.T) {
 	if !errors.As(err, &p) || p.Code != "bad-configuration" || p.Status != 422 || len(p.Errors) < 3 || p.Detail != fmt.Sprintf("the configuration has %d errors", len(p.Errors)) {
 		t.Fatalf("bad configuration: %v, %+v", err, p)
 	}
-	if !slices.Contains(p.Errors, mgmt.ConfigError{Line: 2, Key: "enclosure", Text: "is 7, want a string"}) {
+	if !slices.Contains(p.Errors, mgmt.ConfigError{Line: 2, Key: "enclosure", Text: "is a number, want a string"}) {
 		t.Errorf("errors %+v", p.Errors)
 	}
 	if _, err = c.ApplyConfig(ctx, mgmt.ConfigRequest{Text: is.Text, Expect: u32(2)}); !errors.As(err, &p) || p.Code != "configuration-changed" {
