@@ -58,11 +58,13 @@ var worlds = map[string]func(*servertest.Fake){
 }
 
 func quoted(s string) string {
-	p, err := json.Marshal(s)
-	if err != nil {
+	var b strings.Builder
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(s); err != nil {
 		panic(err) // a string always encodes
 	}
-	return string(p)
+	return strings.TrimSpace(b.String())
 }
 
 var (

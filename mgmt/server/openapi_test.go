@@ -364,11 +364,10 @@ func openapi(t *testing.T, run func(example) (int, string, any)) []byte {
 	var out bytes.Buffer
 	e := json.NewEncoder(&out)
 	e.SetEscapeHTML(false)
-	e.SetIndent("", "  ")
 	if err := e.Encode(doc); err != nil {
 		t.Fatal(err)
 	}
-	return out.Bytes()
+	return []byte(layout(t, out.Bytes(), "") + "\n")
 }
 
 // operation names a route, as "getSlotsVerdict".
