@@ -30,9 +30,6 @@ func (s *Server) applyConfig(c *call) (any, error) {
 		return nil, err
 	}
 	a.Changes, a.Restart = list(a.Changes), list(a.Restart)
-	if a.Restarting {
-		c.restart("a configuration was applied")
-	}
 	return a, nil
 }
 
@@ -69,9 +66,6 @@ func (s *Server) restore(c *call) (any, error) {
 		return nil, err
 	}
 	r.Changes = list(r.Changes)
-	if r.Restarting {
-		c.restart("a backup was restored")
-	}
 	return r, nil
 }
 

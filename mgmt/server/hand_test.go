@@ -129,8 +129,9 @@ func TestConfig(t *testing.T) {
 	if err != nil || a.Version != 4 || !a.Restarting {
 		t.Errorf("apply: %+v, %v", a, err)
 	}
-	why := fmt.Sprintf("a configuration was applied, by uid %d", os.Geteuid())
-	eventually(t, "the restart", func() bool { return cmp.Equal(k.Restarts(), []string{why}) })
+	if got, want := k.Restarts(), []string{fmt.Sprintf("configuration 4, by uid %d", os.Geteuid())}; !slices.Equal(got, want) {
+		t.Errorf("restarts %q; want %q", got, want)
+	}
 
 	a, err = c.ApplyConfig(ctx, mgmt.ConfigRequest{Text: net, ConfirmMS: 30000})
 	if err != nil || a.Trial == nil || a.Trial.LeftMS != 30000 || a.Trial.Network != "eth0 192.0.2.10/24 in VLAN 100" {
@@ -170,7 +171,9 @@ func TestConfig(t *testing.T) {
 	if diff := cmp.Diff(mgmt.Restored{Changes: []string{"gpu0: generations go on above 9f3c2a10-40, not 9f3c2a10-17"}, Restarting: true}, r); err != nil || diff != "" {
 		t.Errorf("restore: %v\n%s", err, diff)
 	}
-	eventually(t, "the restart after the restore", func() bool { return len(k.Restarts()) == 2 })
+	if len(k.Restarts()) != 2 {
+		t.Errorf("after the restore: restarts %q", k.Restarts())
+	}
 
 	// A configuration may be larger than other bodies, up to a bound.
 	for _, tt := range []struct {

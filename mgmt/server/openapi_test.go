@@ -61,7 +61,7 @@ var abouts = map[string]about{
 	"GET /v1/hosts/{host}":          {"One host.", nil, mgmt.Host{}, "The host."},
 	"POST /v1/hosts/{host}/fence":   {"Cuts a host from all its slots, and answers when each cut is confirmed.", nil, mgmt.Fenced{}, "The host reaches none of them."},
 	"POST /v1/hosts/{host}/unfence": {"Lifts the fence with this epoch.", mgmt.UnfenceRequest{}, nil, "It is lifted."},
-	"POST /v1/hosts/{host}/drain":   {"Moves or releases all slots of a host, set by set, and stops at the first that fails. A repeat with the same ID has the effect of one.", mgmt.DrainRequest{}, mgmt.Drained{}, "What became of the sets; one that failed is no problem."},
+	"POST /v1/hosts/{host}/drain":   {"Moves or releases all slots of a host, set by set, and stops at the first that fails. A repeat with the same ID goes on with what is left.", mgmt.DrainRequest{}, mgmt.Drained{}, "What became of the sets; one that failed is no problem."},
 	"GET /v1/events":                {"The events that are kept; with Accept: text/event-stream, and then those that come.", nil, mgmt.Events{}, "The events."},
 	"GET /v1/audit":                 {"The records that the store keeps of what changed or was refused.", nil, mgmt.Audit{}, "The records."},
 	"GET /v1/nvm/check":             {"What is wrong with the store and the config blocks. It writes nothing.", nil, mgmt.NVMReport{}, "What was found."},

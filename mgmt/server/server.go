@@ -71,8 +71,8 @@ type Keeper interface {
 	Backup(ctx context.Context) (mgmt.Backup, error)
 	Restore(ctx context.Context, r mgmt.RestoreRequest, by string) (mgmt.Restored, error)
 	// Restart ends the agent's run and starts it anew. It does not wait for
-	// that, and after the first nothing more comes of it. The server calls it
-	// when it has given an answer that says Restarting.
+	// that: operations under way are answered first, so Apply and Restore call
+	// it themselves. The server calls it after a repair.
 	Restart(why string)
 }
 
