@@ -164,21 +164,21 @@ func (s *Server) dispatch(rt route, w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, problem(mgmt.CodePermission, "%s is %s, and %s %s is for %s", peer, orNobody(role), rt.method, clip(r.URL.Path), rt.roles))
 		return
 	}
-	c := &call{http: r, w: w, peer: peer}
 	if err := checkQuery(rt, r); err != nil {
 		s.fail(w, r, err)
 		return
 	}
+	if rt.takes.quick != nil {
+		if text := rt.takes.quick(s); text != nil {
+			s.write(w, http.StatusOK, mgmt.MediaTypeJSON, text)
+			return
+		}
+	}
+	c := &call{http: r, w: w, peer: peer}
 	if rt.method == http.MethodPost {
 		var err error
 		if c.body, err = readBody(w, r, cmp.Or(rt.takes.body, mgmt.MaxBody)); err != nil {
 			s.fail(w, r, err)
-			return
-		}
-	}
-	if rt.takes.quick != nil {
-		if text := rt.takes.quick(s); text != nil {
-			s.write(w, http.StatusOK, mgmt.MediaTypeJSON, text)
 			return
 		}
 	}
@@ -226,6 +226,9 @@ func encode(v any) []byte {
 	return buf.Bytes()
 }
 
+// noStore is shared: nobody changes it.
+var noStore = []string{"no-store"}
+
 // write writes the answer within writeTimeout. A client that does not take it
 // by then loses its connection.
 func (s *Server) write(w http.ResponseWriter, status int, mediaType string, body []byte) {
@@ -234,7 +237,7 @@ func (s *Server) write(w http.ResponseWriter, status int, mediaType string, body
 		h["Content-Type"] = []string{mediaType}
 		h["Content-Length"] = []string{strconv.Itoa(len(body))} // else net/http cuts it in chunks
 	}
-	h["Cache-Control"] = []string{"no-store"}
+	h["Cache-Control"] = noStore
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
 	w.WriteHeader(status)
 	if _, err := w.Write(body); err != nil && len(body) > 0 {
@@ -243,8 +246,11 @@ func (s *Server) write(w http.ResponseWriter, status int, mediaType string, body
 }
 
 func checkQuery(rt route, r *http.Request) error {
+	if r.URL.RawQuery == "" {
+		return nil
+	}
 	q := r.URL.Query()
-	if r.URL.RawQuery != "" && len(q) == 0 {
+	if len(q) == 0 {
 		return problem(codeBad, "the query %q can not be read", clip(r.URL.RawQuery))
 	}
 	for k, vals := range q {

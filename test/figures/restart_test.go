@@ -19,7 +19,7 @@ func TestRestart(t *testing.T) {
 		defer func() { r.Stop() }()
 		r.StartVM(rig.VM1, rig.A)
 		r.Run()
-		time.Sleep(10 * time.Second) // what the start of the VM left to be done
+		time.Sleep(2 * time.Minute) // what came before is done, and told
 		type counts struct {
 			links            uint32
 			registers, pages uint64
@@ -39,7 +39,7 @@ func TestRestart(t *testing.T) {
 		}
 		r.Restart()
 		r.Run()
-		time.Sleep(10 * time.Second)
+		time.Sleep(2 * time.Minute)
 		after := count()
 		for i := range slots {
 			r.WantHost(rig.Slot(i), rig.A)
