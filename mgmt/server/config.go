@@ -13,7 +13,7 @@ func (s *Server) config(*call) (any, error) {
 }
 
 // maxTrial bounds how long a change of network may wait to be confirmed.
-const maxTrial = time.Hour
+const maxTrial = 30 * time.Minute
 
 func (s *Server) applyConfig(c *call) (any, error) {
 	in, err := decode[mgmt.ConfigRequest](c)

@@ -227,7 +227,7 @@ func TestBadHand(t *testing.T) {
 		{"GET", "/v1/nvm/dump?of=gpu9", "", 404, "unknown-slot", `there is no slot "gpu9"`},
 		{"POST", "/v1/nvm/repair", `{"token":"x"}`, 409, "not-needed", "there is nothing to repair"},
 		{"POST", "/v1/config", `{"text":"{}","expect":-1,"confirm_ms":1}`, 400, "bad-request", "expect: is -1, want a whole number from 0 to 4294967295"},
-		{"POST", "/v1/config", `{"text":"{}","confirm_ms":3600001}`, 400, "bad-request", "confirm_ms: 3600001 is outside 0..3600000"},
+		{"POST", "/v1/config", `{"text":"{}","confirm_ms":1800001}`, 400, "bad-request", "confirm_ms: 1800001 is outside 0..1800000"},
 		{"POST", "/v1/config/confirm", `{"version":1}`, 400, "bad-request", "version: unknown key; known here: "},
 		{"POST", "/v1/config/revert", "", 409, "not-needed", "no change of network waits to be confirmed"},
 		{"POST", "/v1/backup", `{"backup":{"format":2,"enclosure":"e","incarnation":"9f3c2a10","config":"{}","slots":[],"hosts":[],"sum":""}}`, 422, "bad-backup", "the backup has format 2; this agent knows 1"},

@@ -21,9 +21,9 @@ import (
 )
 
 // docs/openapi.json describes the interface for programs. It is made here, from
-// the routes, the types of package mgmt with their comments, and the examples:
-//
-//	go test ./mgmt/server -run TestOpenAPI -update
+// the routes, the types of package mgmt with their comments, and the examples.
+
+//go:generate go test -count=1 -run ^(TestOpenAPI|TestPageExamples)$ -update .
 
 var update = flag.Bool("update", false, "write docs/openapi.json, and the examples of docs/api.md, anew")
 
@@ -372,14 +372,15 @@ func openapi(t *testing.T, run func(example) (int, string, any)) []byte {
 
 // operation names a route, as "getSlotsVerdict".
 func operation(rt route) string {
-	name := strings.ToLower(rt.method)
+	var name strings.Builder
+	name.WriteString(strings.ToLower(rt.method))
 	for seg := range strings.SplitSeq(strings.TrimPrefix(rt.path, "/v1/"), "/") {
 		if strings.HasPrefix(seg, "{") {
 			seg = "by" + strings.ToUpper(seg[1:2]) + seg[2:len(seg)-1]
 		}
-		name += strings.ToUpper(seg[:1]) + seg[1:]
+		name.WriteString(strings.ToUpper(seg[:1]) + seg[1:])
 	}
-	return name
+	return name.String()
 }
 
 func parameters(rt route, mine []example) (list []object) {
@@ -420,6 +421,6 @@ func TestOpenAPI(t *testing.T) {
 	}
 	got, err := os.ReadFile(openapiFile)
 	if err != nil || !bytes.Equal(got, want) {
-		t.Errorf("%s is not up to date: go test ./mgmt/server -run TestOpenAPI -update (%v)", openapiFile, err)
+		t.Errorf("%s is not up to date: go generate ./mgmt/server (%v)", openapiFile, err)
 	}
 }

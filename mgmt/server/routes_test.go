@@ -60,7 +60,7 @@ func TestPageExamples(t *testing.T) {
 			}
 			return
 		}
-		t.Errorf("%s has other examples: go test ./mgmt/server -run TestPageExamples -update", page)
+		t.Errorf("%s has other examples: go generate ./mgmt/server", page)
 	}
 }
 
