@@ -179,6 +179,11 @@ func TestSeeOwnChange(t *testing.T) {
 			t.Errorf("change %d is not in the answer that came after: %+v", i, look)
 		}
 	}
+	// What a test changes.
+	b.Edit(func(s *enclosure.Status) { s.Slots[1].Busy = true })
+	if look, err := c.Enclosure(ctx); err != nil || !look.Slots[1].Busy {
+		t.Errorf("after an edit: %+v, %v", look, err)
+	}
 	// An event of the enclosure's own.
 	b.Edit(func(s *enclosure.Status) { s.Slots[1].Link = "down" })
 	b.Note(enclosure.Event{Kind: "fault", Slot: "gpu1", Text: "link lost"})

@@ -36,6 +36,7 @@ type Fake struct {
 	counters enclosure.Counters
 	events   []enclosure.Event
 	seq      uint64
+	edits    uint64
 	changed  chan struct{}
 	calls    []string
 }
@@ -148,6 +149,7 @@ func (f *Fake) Edit(fn func(*enclosure.Status)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	fn(&f.status)
+	f.edits++
 }
 
 // Note adds an event.
@@ -176,11 +178,12 @@ func (f *Fake) Events(after uint64) ([]enclosure.Event, bool) {
 	return slices.Clone(f.events[i:]), len(f.events) > 0 && f.events[0].Seq > after+1
 }
 
-// Seq is that of Backend.
+// Seq is that of Backend. Its upper half counts edits, which no event tells of,
+// so that whoever looks after one sees it.
 func (f *Fake) Seq() uint64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.seq
+	return f.edits<<32 | f.seq
 }
 
 // Changed is that of Backend.

@@ -155,6 +155,7 @@ func (f *Fake) Replace(slot string, with enclosure.Parts) {
 		}
 	}
 	f.parts[slot] = p
+	f.edits++
 	if s, err := f.slot(slot); err == nil && p.found != p.known {
 		s.Problem = fmt.Sprintf("%s: other parts than the agent knows: engine %s, device %s; it is left alone until they are adopted", slot, p.found.Engine, p.found.Serial)
 	}
