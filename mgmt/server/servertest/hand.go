@@ -169,7 +169,8 @@ func (f *Fake) adoption(slot string) (enclosure.Adoption, error) {
 		return enclosure.Adoption{}, err
 	}
 	p := f.parts[slot]
-	a := enclosure.Adoption{Slot: slot, Needed: p.known != p.found, Old: p.known, New: p.found, Generation: s.Generation, Token: token(p.found)}
+	type plain enclosure.Parts // without its methods: a token does not change with how parts are printed
+	a := enclosure.Adoption{Slot: slot, Needed: p.known != p.found, Old: p.known, New: p.found, Generation: s.Generation, Token: token(plain(p.found))}
 	if a.Needed {
 		a.Effect = []string{
 			"the slot comes back free, with a generation above " + s.Generation.String(),
