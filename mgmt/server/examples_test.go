@@ -69,6 +69,7 @@ func quoted(s string) string {
 
 var (
 	withVM      = strings.Replace(servertest.ConfigText, `"hosts": ["server1"]`, `"hosts": ["server1", "server2"]`, 1)
+	withErrors  = strings.Replace(servertest.ConfigText, `"policy": "on-move"`, `"policy": "sometimes"`, 1)
 	withNetwork = strings.TrimSuffix(servertest.ConfigText, "\n}\n") + ",\n  \"network\": { \"interface\": \"eth0\", \"address\": \"192.0.2.10/24\", \"gateway\": \"192.0.2.1\", \"vlan\": 100 }\n}\n"
 )
 
@@ -119,7 +120,8 @@ var examples = []example{
 	{route: "GET /v1/config", name: "all", path: "/v1/config"},
 	{route: "POST /v1/config", name: "vm", path: "/v1/config", body: `{"text":` + quoted(withVM) + `,"expect":3}`},
 	{route: "POST /v1/config", name: "network", path: "/v1/config", body: `{"text":` + quoted(withNetwork) + `,"expect":3,"confirm_ms":60000}`},
-	{route: "POST /v1/config", name: "errors", path: "/v1/config", body: `{"text":"{\n  \"enclosure\": 7\n}\n","dry_run":true}`},
+	{route: "POST /v1/config", name: "not-json", path: "/v1/config", body: `{"text":"{\n  \"enclosure\": \"rack7-io2\",\n  \"hosts\": [}\n","dry_run":true}`},
+	{route: "POST /v1/config", name: "errors", path: "/v1/config", body: `{"text":` + quoted(withErrors) + `,"dry_run":true}`},
 	{route: "POST /v1/config/confirm", name: "network", path: "/v1/config/confirm", before: []string{"postConfig#network"}},
 	{route: "POST /v1/config/revert", name: "network", path: "/v1/config/revert", before: []string{"postConfig#network"}},
 	{route: "POST /v1/config/revert", name: "no-trial", path: "/v1/config/revert"},
