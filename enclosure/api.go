@@ -191,6 +191,7 @@ type SlotStatus struct {
 	Memory       plan.Verdict
 	Values       plan.Values
 	Latches      []string
+	Locate       bool   // its LED is on
 	Blocked      string // why, "" = not
 	Busy         bool   // an operation is under way
 	Problem      string

@@ -67,6 +67,13 @@ func (e *Enclosure) Status(ctx context.Context) Status {
 	return st
 }
 
+// Seq is the sequence number of the newest event; 0 = none yet.
+func (e *Enclosure) Seq() uint64 {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.lastEvent
+}
+
 func (e *Enclosure) storeStatus() StoreStatus {
 	if e.problem != nil {
 		return StoreStatus{Problem: e.problem.Error()}
@@ -178,6 +185,7 @@ func (e *Enclosure) slotStatus(s *slot) SlotStatus {
 		o.ReadAge = time.Since(s.readAt)
 		o.Guard = s.live.Control&ee.CtlGuard != 0
 		o.Hold = s.live.Control&ee.CtlHold != 0
+		o.Locate = s.live.Control&ee.CtlLocate != 0
 		o.Values = plan.ValuesOf(s.live)
 		o.Latches = latchNames(s.live.Latch)
 		if s.can(ee.CapStatus) {

@@ -57,6 +57,8 @@ type Slot struct {
 	Memory       Verdict  `json:"memory"`
 	Values       Values   `json:"values"`
 	Latches      []string `json:"latches"`
+	Power        string   `json:"power"`             // of the device: on, off, unknown
+	Locate       bool     `json:"locate"`            // its LED is on
 	Blocked      string   `json:"blocked,omitempty"` // why
 	Busy         bool     `json:"busy"`
 	Problem      string   `json:"problem,omitempty"`
@@ -308,7 +310,7 @@ type Audit struct {
 // DrainRequest is the body of POST /v1/hosts/{host}/drain. One of To and
 // Release is given.
 type DrainRequest struct {
-	ID      string `json:"id" strict:"required"` // chosen by the caller; a repeat has the effect of one
+	ID      string `json:"id" strict:"required"` // chosen by the caller; a repeat goes on with what is left
 	To      string `json:"to,omitempty"`         // host that takes the sets
 	Release string `json:"release,omitempty"`    // hold or free
 	WaitMS  int64  `json:"wait_ms,omitempty"`    // of each move

@@ -1,6 +1,8 @@
 package server
 
 import (
+	"cmp"
+
 	"baton/ee"
 	"baton/enclosure"
 	"baton/enclosure/plan"
@@ -86,6 +88,8 @@ func wireSlot(s enclosure.SlotStatus) mgmt.Slot {
 		Memory:       wireVerdict(s.Memory),
 		Values:       wireValues(s.Values),
 		Latches:      list(s.Latches),
+		Power:        cmp.Or(s.Power, "unknown"),
+		Locate:       s.Locate,
 		Blocked:      s.Blocked,
 		Busy:         s.Busy,
 		Problem:      s.Problem,

@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"mime"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -42,7 +44,17 @@ type route struct {
 	roles        Roles
 	limit        time.Duration // for the operation; a move's Wait comes on top
 	serve        func(*Server, *call) (any, error)
-	query        []string // parameters that it takes
+	takes        takes
+}
+
+// takes is what a route takes beside its path.
+type takes struct {
+	query []string // parameters
+	body  int64    // bytes of a POST's body at most; 0 = mgmt.MaxBody
+
+	// quick, if set, answers from what is at hand, without the timers that
+	// anything else is bounded by; nil = there is nothing at hand.
+	quick func(*Server) []byte
 }
 
 const (
@@ -52,28 +64,49 @@ const (
 	// A fence waits for the slots of its host, and a move for its engines;
 	// both are bounded by the enclosure. This is the bound behind that.
 	long = 2 * time.Minute
+	// A drain is one move after another.
+	drain = 30 * time.Minute
 )
 
 // routes is the whole interface.
 var routes = []route{
-	{"GET", "/v1/enclosure", all, read, (*Server).enclosure, nil},
-	{"GET", "/v1/slots", all, read, (*Server).slots, nil},
-	{"GET", "/v1/slots/{slot}", all, read, (*Server).slot, nil},
-	{"GET", "/v1/slots/{slot}/verdict", all, read, (*Server).verdict, nil},
-	{"POST", "/v1/slots/{slot}/attach", Admin, long, (*Server).attach, nil},
-	{"POST", "/v1/slots/{slot}/arm", Admin, change, (*Server).arm, nil},
-	{"POST", "/v1/slots/{slot}/disarm", Admin, change, (*Server).disarm, nil},
-	{"POST", "/v1/slots/{slot}/ack", Admin, change, (*Server).ack, nil},
-	{"POST", "/v1/slots/{slot}/alive", Admin, change, (*Server).alive, nil},
-	{"POST", "/v1/slots/{slot}/release", Admin, long, (*Server).release, nil},
-	{"GET", "/v1/moves", all, read, (*Server).moves, nil},
-	{"POST", "/v1/moves", Admin, long, (*Server).move, nil},
-	{"GET", "/v1/moves/{id}", all, read, (*Server).moveByID, nil},
-	{"GET", "/v1/hosts", all, read, (*Server).hosts, nil},
-	{"GET", "/v1/hosts/{host}", all, read, (*Server).host, nil},
-	{"POST", "/v1/hosts/{host}/fence", Admin, long, (*Server).fence, nil},
-	{"POST", "/v1/hosts/{host}/unfence", Admin, change, (*Server).unfence, nil},
-	{"GET", "/v1/events", all, read, (*Server).events, []string{"after"}},
+	{"GET", "/v1/enclosure", all, read, (*Server).enclosure, takes{quick: (*Server).lately}},
+	{"GET", "/v1/slots", all, read, (*Server).slots, takes{}},
+	{"GET", "/v1/slots/{slot}", all, read, (*Server).slot, takes{}},
+	{"GET", "/v1/slots/{slot}/verdict", all, read, (*Server).verdict, takes{}},
+	{"POST", "/v1/slots/{slot}/attach", Admin, long, (*Server).attach, takes{}},
+	{"POST", "/v1/slots/{slot}/arm", Admin, change, (*Server).arm, takes{}},
+	{"POST", "/v1/slots/{slot}/disarm", Admin, change, (*Server).disarm, takes{}},
+	{"POST", "/v1/slots/{slot}/ack", Admin, change, (*Server).ack, takes{}},
+	{"POST", "/v1/slots/{slot}/alive", Admin, change, (*Server).alive, takes{}},
+	{"POST", "/v1/slots/{slot}/release", Admin, long, (*Server).release, takes{}},
+	{"GET", "/v1/slots/{slot}/adopt", all, change, (*Server).adoption, takes{}},
+	{"POST", "/v1/slots/{slot}/adopt", Admin, long, (*Server).adopt, takes{}},
+	{"POST", "/v1/slots/{slot}/locate", Admin, change, (*Server).locate, takes{}},
+	{"POST", "/v1/slots/{slot}/power", Admin, change, (*Server).power, takes{}},
+	{"POST", "/v1/slots/{slot}/reset", Admin, change, (*Server).reset, takes{}},
+	{"GET", "/v1/moves", all, read, (*Server).moves, takes{}},
+	{"POST", "/v1/moves", Admin, long, (*Server).move, takes{}},
+	{"GET", "/v1/moves/{id}", all, read, (*Server).moveByID, takes{}},
+	{"POST", "/v1/moves/{id}/resolve", Admin, long, (*Server).resolve, takes{}},
+	{"GET", "/v1/hosts", all, read, (*Server).hosts, takes{}},
+	{"GET", "/v1/hosts/{host}", all, read, (*Server).host, takes{}},
+	{"POST", "/v1/hosts/{host}/fence", Admin, long, (*Server).fence, takes{}},
+	{"POST", "/v1/hosts/{host}/unfence", Admin, change, (*Server).unfence, takes{}},
+	{"POST", "/v1/hosts/{host}/drain", Admin, drain, (*Server).drain, takes{}},
+	{"GET", "/v1/events", all, read, (*Server).events, takes{query: []string{"after"}}},
+	{"GET", "/v1/audit", all, read, (*Server).audit, takes{}},
+	{"GET", "/v1/nvm/check", all, change, (*Server).checkNVM, takes{}},
+	{"POST", "/v1/nvm/repair", Admin, long, (*Server).repairNVM, takes{}},
+	// Whole media, also with what a person might not want everybody to see.
+	{"GET", "/v1/nvm/dump", Admin, change, (*Server).dumpNVM, takes{query: []string{"of"}}},
+	{"GET", "/v1/config", all, read, (*Server).config, takes{}},
+	{"POST", "/v1/config", Admin, long, (*Server).applyConfig, takes{body: mgmt.MaxConfig}},
+	{"POST", "/v1/config/confirm", Admin, change, (*Server).confirmConfig, takes{}},
+	{"POST", "/v1/config/revert", Admin, long, (*Server).revertConfig, takes{}},
+	{"GET", "/v1/backup", Admin, read, (*Server).backup, takes{}},
+	{"POST", "/v1/backup", Admin, long, (*Server).restore, takes{body: mgmt.MaxConfig}},
+	{"GET", "/v1/metrics", all, read, (*Server).metrics, takes{}},
 }
 
 // call is one request on its way through a route.
@@ -83,7 +116,12 @@ type call struct {
 	w    http.ResponseWriter
 	peer Peer
 	body []byte // of a POST
+
+	why string // the agent starts anew when the answer has been written; "" = it does not
 }
+
+// restart has the agent start anew when the answer has been written.
+func (c *call) restart(why string) { c.why = why + ", by " + c.by() }
 
 // by names the caller for events.
 func (c *call) by() string { return c.peer.String() }
@@ -123,27 +161,37 @@ func (s *Server) dispatch(rt route, w http.ResponseWriter, r *http.Request) {
 	peer, _ := r.Context().Value(peerKey{}).(Peer)
 	role := s.role(peer)
 	if rt.roles&role == 0 {
-		s.opt.Log.Warn("refused", "by", peer, "role", role, "request", rt.method+" "+clip(r.URL.Path))
 		s.fail(w, r, problem(mgmt.CodePermission, "%s is %s, and %s %s is for %s", peer, orNobody(role), rt.method, clip(r.URL.Path), rt.roles))
 		return
 	}
-	c := &call{http: r, w: w, peer: peer}
 	if err := checkQuery(rt, r); err != nil {
 		s.fail(w, r, err)
 		return
 	}
+	if rt.takes.quick != nil {
+		if text := rt.takes.quick(s); text != nil {
+			s.write(w, http.StatusOK, mgmt.MediaTypeJSON, text)
+			return
+		}
+	}
+	c := &call{http: r, w: w, peer: peer}
 	if rt.method == http.MethodPost {
 		var err error
-		if c.body, err = readBody(w, r); err != nil {
+		if c.body, err = readBody(w, r, cmp.Or(rt.takes.body, mgmt.MaxBody)); err != nil {
 			s.fail(w, r, err)
 			return
 		}
 	}
-	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // see ServeHTTP
+	if r.Body != http.NoBody {
+		_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // see ServeHTTP
+	}
 	ctx, cancel := context.WithTimeout(s.ops, rt.limit+waitOf(c.body))
 	defer cancel()
 	c.ctx = ctx
 	answer, err := rt.serve(s, c)
+	if rt.method != http.MethodGet {
+		s.looks.changes.Add(1) // before the answer: who has it sees what it says
+	}
 	switch {
 	case err != nil:
 		s.fail(w, r, err)
@@ -153,49 +201,74 @@ func (s *Server) dispatch(rt route, w http.ResponseWriter, r *http.Request) {
 	default:
 		s.answer(w, http.StatusOK, mgmt.MediaTypeJSON, answer)
 	}
+	if c.why != "" && err == nil {
+		_ = http.NewResponseController(w).Flush() // a client that is gone does not keep it from being done
+		s.opt.Keeper.Restart(c.why)
+	}
 }
 
-// answer writes the answer within writeTimeout. A client that does not take it
-// by then loses its connection.
+// answer writes v as JSON.
 func (s *Server) answer(w http.ResponseWriter, status int, mediaType string, v any) {
-	var buf bytes.Buffer
-	if v != nil {
-		e := json.NewEncoder(&buf)
-		e.SetEscapeHTML(false)
-		if err := e.Encode(v); err != nil {
-			panic(fmt.Sprintf("encode %T: %v", v, err)) // wire types always encode
-		}
-		w.Header().Set("Content-Type", mediaType)
+	s.write(w, status, mediaType, encode(v))
+}
+
+// encode gives the JSON text of an answer; of nil, none.
+func encode(v any) []byte {
+	if v == nil {
+		return nil
 	}
-	w.Header().Set("Cache-Control", "no-store")
+	var buf bytes.Buffer
+	e := json.NewEncoder(&buf)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		panic(fmt.Sprintf("encode %T: %v", v, err)) // wire types always encode
+	}
+	return buf.Bytes()
+}
+
+// noStore is shared: nobody changes it.
+var noStore = []string{"no-store"}
+
+// write writes the answer within writeTimeout. A client that does not take it
+// by then loses its connection.
+func (s *Server) write(w http.ResponseWriter, status int, mediaType string, body []byte) {
+	h := w.Header()
+	if len(body) > 0 {
+		h["Content-Type"] = []string{mediaType}
+		h["Content-Length"] = []string{strconv.Itoa(len(body))} // else net/http cuts it in chunks
+	}
+	h["Cache-Control"] = noStore
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
 	w.WriteHeader(status)
-	if _, err := w.Write(buf.Bytes()); err != nil && buf.Len() > 0 {
+	if _, err := w.Write(body); err != nil && len(body) > 0 {
 		s.opt.Log.Debug("answer not taken", "err", err)
 	}
 }
 
 func checkQuery(rt route, r *http.Request) error {
+	if r.URL.RawQuery == "" {
+		return nil
+	}
 	q := r.URL.Query()
-	if r.URL.RawQuery != "" && len(q) == 0 {
+	if len(q) == 0 {
 		return problem(codeBad, "the query %q can not be read", clip(r.URL.RawQuery))
 	}
 	for k, vals := range q {
-		if !slices.Contains(rt.query, k) || len(vals) != 1 {
+		if !slices.Contains(rt.takes.query, k) || len(vals) != 1 {
 			return problem(codeBad, "query parameter %q is unknown here or given twice", clip(k))
 		}
 	}
 	return nil
 }
 
-// readBody reads at most MaxBody of a JSON body, or none.
-func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
-	if r.ContentLength > mgmt.MaxBody {
-		return nil, problem(mgmt.CodeTooLarge, "the body has %d bytes, at most %d", r.ContentLength, mgmt.MaxBody)
+// readBody reads at most most bytes of a JSON body, or none.
+func readBody(w http.ResponseWriter, r *http.Request, most int64) ([]byte, error) {
+	if r.ContentLength > most {
+		return nil, problem(mgmt.CodeTooLarge, "the body has %d bytes, at most %d", r.ContentLength, most)
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, mgmt.MaxBody))
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, most))
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return nil, problem(mgmt.CodeTooLarge, "the body has more than %d bytes", mgmt.MaxBody)
+		return nil, problem(mgmt.CodeTooLarge, "the body has more than %d bytes", most)
 	}
 	if err != nil {
 		return nil, problem(codeBad, "the body did not arrive whole: %v", err)
@@ -241,7 +314,7 @@ func waitOf(body []byte) time.Duration {
 	var w struct {
 		WaitMS int64 `json:"wait_ms"`
 	}
-	if json.Unmarshal(body, &w) != nil {
+	if len(body) == 0 || json.Unmarshal(body, &w) != nil {
 		return 0
 	}
 	return min(max(0, time.Duration(w.WaitMS)*time.Millisecond), maxWait)
