@@ -81,6 +81,10 @@ func (e *erasable) findFormat(sc *scan, rep *Report) error {
 		}
 		forming = f
 	}
+	if sc.as != nil {
+		use = s.format(kindSector)
+		use.incarnation = *sc.as
+	}
 	if use.kind == 0 {
 		switch {
 		case forming.kind != 0:

@@ -63,20 +63,30 @@ func Mount(ctx context.Context, m Medium, opt Options) (*Store, Report, error) {
 }
 
 func mount(ctx context.Context, m Medium, opt Options) (*Store, Report, error) {
-	s, err := newStore(m, opt)
+	s, rep, _, err := mountScan(ctx, m, opt, nil)
 	if err != nil {
-		return nil, Report{}, err
-	}
-	rep := Report{PageSize: s.page, Pages: s.pages}
-	sc := &scan{img: make([]byte, s.pages*s.page), info: make([]pageInfo, s.pages)}
-	if err := s.m.ReadAt(ctx, sc.img, 0); err != nil {
-		return nil, rep, fmt.Errorf("reading: %w", err)
-	}
-	if err := s.lay.mount(ctx, sc, &rep); err != nil {
 		return nil, rep, err
 	}
-	rep.State, rep.Incarnation, rep.Sequence = Formatted, s.inc, s.stats.Sequence
 	return s, rep, nil
+}
+
+// mountScan is mount that also tells what was read. as, if not nil, is the
+// incarnation to go by, whatever the format records say.
+func mountScan(ctx context.Context, m Medium, opt Options, as *uint32) (*Store, Report, *scan, error) {
+	s, err := newStore(m, opt)
+	if err != nil {
+		return nil, Report{}, nil, err
+	}
+	rep := Report{PageSize: s.page, Pages: s.pages}
+	sc := &scan{img: make([]byte, s.pages*s.page), info: make([]pageInfo, s.pages), as: as}
+	if err := s.m.ReadAt(ctx, sc.img, 0); err != nil {
+		return nil, rep, nil, fmt.Errorf("reading: %w", err)
+	}
+	if err := s.lay.mount(ctx, sc, &rep); err != nil {
+		return s, rep, sc, err
+	}
+	rep.State, rep.Incarnation, rep.Sequence = Formatted, s.inc, s.stats.Sequence
+	return s, rep, sc, nil
 }
 
 // newStore checks the geometry and makes an empty store.

@@ -59,6 +59,18 @@ func (r *ring) findFormat(sc *scan, rep *Report) error {
 	for i, p := range []int{formatA, formatB} {
 		recs[i], ok[i] = decodeFormat(sc.page(s, p))
 	}
+	if sc.as != nil {
+		f := s.format(kindFormed)
+		f.incarnation = *sc.as
+		for i, p := range []int{formatA, formatB} {
+			sc.info[p].state = pageBad
+			if ok[i] && recs[i] == f {
+				sc.info[p].state = pageFormat
+			}
+		}
+		s.adopt(f)
+		return nil
+	}
 	use := -1
 	for i := range recs {
 		if ok[i] && recs[i].kind == kindFormed && use < 0 {
