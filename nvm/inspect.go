@@ -278,11 +278,3 @@ func isSecond(img []byte, at, page int, seed uint32) bool {
 func allErased(p []byte) bool {
 	return !slices.ContainsFunc(p, func(b byte) bool { return b != 0xff })
 }
-
-// FindLost looks for the store on a medium whose format records are all lost:
-// the incarnation under which most of its pages verify. known are tried, and
-// those that the pages give away themselves. It returns nil, without an error,
-// where there is none.
-func FindLost(ctx context.Context, m Medium, known ...uint32) (*Inspection, error) {
-	return nil, errors.ErrUnsupported
-}
