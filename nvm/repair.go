@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 )
 
 // Repair is what is to be done to a medium so that it holds a store without
@@ -193,11 +194,37 @@ func (e *erasable) clean(ctx context.Context, page int) error {
 }
 
 // Inspect reads the medium anew and tells what is on it, as the function of
-// that name does, while the store is in use: a few hundred bytes at a time, so
-// that no intent waits for more than one such read. It writes nothing.
-func (s *Store) Inspect(ctx context.Context) (*Inspection, error) {
-	const step = 512
+// that name does, while the store is in use: a little at a time and with pauses,
+// so that neither an intent nor others on the bus wait for more than one such
+// read. It writes nothing.
+func (s *Store) Inspect(ctx context.Context) (in *Inspection, err error) {
+	err = s.read(ctx, func(img []byte) error {
+		in, err = Inspect(ctx, &snapshot{Medium: s.m, img: img})
+		return err
+	})
+	return in, err
+}
+
+// Image returns what the store's medium holds, in the same way: as it was at
+// one instant.
+func (s *Store) Image(ctx context.Context) (img []byte, err error) {
+	err = s.read(ctx, func(p []byte) error {
+		img = p
+		return nil
+	})
+	return img, err
+}
+
+// How a medium is read that others want to use: 128 bytes take 3 ms at 400 kHz.
+const (
+	readStep  = 128
+	readPause = 2 * time.Millisecond
+)
+
+// read reads the medium and calls f with its content while nothing is written.
+func (s *Store) read(ctx context.Context, f func(img []byte) error) error {
 	img := make([]byte, s.pages*s.page)
+	step := max(readStep, len(img)/256)
 	written := func() ([]uint32, uint64) {
 		s.mu.RLock()
 		defer s.mu.RUnlock()
@@ -206,16 +233,19 @@ func (s *Store) Inspect(ctx context.Context) (*Inspection, error) {
 	wear, erases := written()
 	for off := 0; off < len(img); off += step {
 		if err := s.io.lock(ctx, Normal); err != nil {
-			return nil, fmt.Errorf("nvm: waiting for the store: %w", err)
+			return fmt.Errorf("nvm: waiting for the store: %w", err)
 		}
 		err := s.m.ReadAt(ctx, img[off:min(off+step, len(img))], int64(off))
 		s.io.unlock()
 		if err != nil {
-			return nil, fmt.Errorf("nvm: inspect: %w", err)
+			return fmt.Errorf("nvm: reading at %#x: %w", off, err)
+		}
+		if err := sleep(ctx, readPause); err != nil {
+			return err
 		}
 	}
 	if err := s.io.lock(ctx, Normal); err != nil {
-		return nil, fmt.Errorf("nvm: waiting for the store: %w", err)
+		return fmt.Errorf("nvm: waiting for the store: %w", err)
 	}
 	defer s.io.unlock()
 	// What has been written meanwhile is read once more, now that nothing is.
@@ -225,10 +255,10 @@ func (s *Store) Inspect(ctx context.Context) (*Inspection, error) {
 			continue
 		}
 		if err := s.m.ReadAt(ctx, img[p*s.page:(p+1)*s.page], int64(p)*int64(s.page)); err != nil {
-			return nil, fmt.Errorf("nvm: inspect: %w", err)
+			return fmt.Errorf("nvm: reading page %d: %w", p, err)
 		}
 	}
-	return Inspect(ctx, &snapshot{Medium: s.m, img: img})
+	return f(img)
 }
 
 // snapshot is a medium whose whole content has been read already.

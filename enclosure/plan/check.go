@@ -21,6 +21,9 @@ type CheckInput struct {
 	// Salvage is the store that nvm.FindLost has found where Store.Err says that
 	// there is none.
 	Salvage *nvm.Inspection
+	// Known are the records as a running store has them in RAM: then what a page
+	// loses costs nothing. nil = those on the medium count.
+	Known []nvm.Record
 	// Free is how many pages the running store can still write; -1 = not known.
 	Free int
 	// Gone is how many damaged pages were cleared when the store was opened, of
@@ -88,9 +91,9 @@ func (c Checked) Anew(incarnation uint32) nvm.Repair {
 // Todo tells whether a repair has anything to do.
 func (c Checked) Todo() bool { return !c.Repair.None() || c.Blocks }
 
-// lostGap is by how much a repair leaves numbers out where records were lost
-// that may have used some: more than were ever used between two records.
-const lostGap = 1 << 16
+// LostGap is by how many numbers are left out where records were lost that may
+// have used some: more than were ever used between two records.
+const LostGap = 1 << 16
 
 // check collects.
 type check struct {
@@ -126,7 +129,13 @@ func Check(in CheckInput) Checked {
 	}
 	c.inc = from.Incarnation
 	c.pages(from)
-	c.book = readBook(from)
+	recs := in.Known
+	if recs == nil {
+		for _, l := range from.Live {
+			recs = append(recs, l.Record)
+		}
+	}
+	c.book = readBook(recs)
 	c.lost = c.lost || slices.ContainsFunc(c.book.bad, func(b badRecord) bool { return b.key[:1] == PrefixAssignment })
 	c.records(from)
 	c.highest()
@@ -271,6 +280,9 @@ func (c *check) pages(s *nvm.Inspection) {
 		case d.Fixed:
 			c.out.Repair.Clean = true
 			c.found(Damage, where, "is damaged: a format record or a copy", "written anew, or cleared", "")
+		case c.in.Known != nil:
+			c.out.Repair.Clean = true
+			c.found(Damage, where, "is damaged; what it held is known", "cleared, what it held written anew elsewhere", "")
 		default:
 			c.out.Repair.Clean, c.lost = true, true
 			c.found(Damage, where, "is damaged", "cleared; what it held is written anew as far as it is known",
@@ -362,7 +374,7 @@ func (c *check) highest() {
 			c.maxGen = max(c.maxGen, block.Generation.Counter)
 		}
 	}
-	if c.maxGen > 1<<32-1-2*lostGap {
+	if c.maxGen > 1<<32-1-2*LostGap {
 		c.found(Unusable, c.in.StoreWhere, fmt.Sprintf("generations are used up: %d", c.maxGen), "", "make a backup, make the store anew and restore")
 	}
 }
@@ -371,7 +383,7 @@ func (c *check) highest() {
 func (c *check) nextGen() uint32 {
 	gap := uint32(0)
 	if c.lost {
-		gap = lostGap
+		gap = LostGap
 	}
 	c.given++
 	if gen := uint64(c.maxGen) + uint64(gap) + uint64(c.given); gen < 1<<32 {
@@ -400,6 +412,7 @@ func TakenFrom(b ee.Block) Assignment {
 
 // Joins tells whether slot i, taken from its block as a, had the assignment that
 // o was taken from, with other slots: they keep one generation and one record.
+// That o was taken from a block, and not given to a new slot, its evidence says.
 func (a Assignment) Joins(o Assignment, i int) bool {
 	return o.Kind == KindAdopt && o.To == a.To && o.VM == a.VM && o.ID == a.ID && o.Gen == a.Gen && !o.Slots.Has(i)
 }
@@ -575,7 +588,7 @@ func (c *check) goodBlock(b BlockRead, block ee.Block, i int, a Assignment, know
 	taken := TakenFrom(block)
 	numbered := c.index(b.Slot, &i)
 	other, given := c.book.all[g.Counter]
-	if given && taken.Joins(other, i) {
+	if given && c.book.taken[g.Counter] && taken.Joins(other, i) {
 		taken.Slots, given = other.Slots, false
 	}
 	switch {
@@ -592,7 +605,7 @@ func (c *check) goodBlock(b BlockRead, block ee.Block, i int, a Assignment, know
 		}
 		recs := give(i, taken)
 		taken.Kind, taken.Slots = KindAdopt, taken.Slots.With(i)
-		c.book.all[g.Counter] = taken // for the others of its set
+		c.book.all[g.Counter], c.book.taken[g.Counter] = taken, true // for the others of its set
 		c.put(recs...)
 		lost := "the memory of its device is void"
 		what := fmt.Sprintf("has generation %d; the store knows of %d", g.Counter, a.Gen)
@@ -661,7 +674,7 @@ func (c *check) hosts() {
 	// may end this one.
 	for _, n := range names {
 		serial++
-		hosts[n] = Host{Fenced: true, Epoch: uint32(min(uint64(epoch)+lostGap, 1<<32-1)), Serial: serial}
+		hosts[n] = Host{Fenced: true, Epoch: uint32(min(uint64(epoch)+LostGap, 1<<32-1)), Serial: serial}
 		c.put(nvm.Record{Key: PrefixHost + n, Value: hosts[n].Encode()})
 	}
 	c.drops = slices.DeleteFunc(c.drops, func(r nvm.Record) bool {
@@ -702,7 +715,8 @@ type book struct {
 	bad       []badRecord
 	unknown   []string
 	maxGen    uint32
-	settled   map[int]bool // a finding has decided on the slot
+	settled   map[int]bool    // a finding has decided on the slot
+	taken     map[uint32]bool // generations of assignments that were taken from blocks
 }
 
 type badRecord struct {
@@ -736,14 +750,14 @@ var foreignKinds = map[string]bool{
 }
 
 // readBook decodes every record.
-func readBook(in *nvm.Inspection) *book {
+func readBook(recs []nvm.Record) *book {
 	b := &book{
 		all: map[uint32]Assignment{}, newest: map[int]Assignment{}, names: map[int]string{},
-		hosts: map[string]Host{}, settled: map[int]bool{},
+		hosts: map[string]Host{}, settled: map[int]bool{}, taken: map[uint32]bool{},
 	}
-	for _, l := range in.Live {
-		if err := b.take(l.Key, l.Value); err != nil {
-			b.bad = append(b.bad, badRecord{l.Key, err})
+	for _, r := range recs {
+		if err := b.take(r.Key, r.Value); err != nil {
+			b.bad = append(b.bad, badRecord{r.Key, err})
 		}
 	}
 	return b
@@ -775,6 +789,9 @@ func (b *book) take(key string, value []byte) error {
 		}
 		if err == nil {
 			saw(ev.Gen)
+			if ev.Why == WhyStoreLost {
+				b.taken[ev.Gen] = true
+			}
 		}
 		return err
 	case PrefixStart:

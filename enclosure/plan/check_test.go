@@ -144,10 +144,17 @@ func (b *bench) slot(t failer, n string) (Assignment, bool) {
 	if err != nil || in.Err != nil {
 		t.Fatal(err, in.Err)
 	}
-	bk := readBook(in)
+	bk := readBook(live(in))
 	i, ok := bk.index(n)
 	a, known := bk.newest[i]
 	return a, ok && known
+}
+
+func live(in *nvm.Inspection) (recs []nvm.Record) {
+	for _, l := range in.Live {
+		recs = append(recs, l.Record)
+	}
+	return recs
 }
 
 func find(c Checked, what string) *Finding {
@@ -310,9 +317,9 @@ func (b *bench) wantFenced(t failer) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k := readBook(in)
+	k := readBook(live(in))
 	for _, h := range b.hosts {
-		if !k.hosts[h].Fenced || k.hosts[h].Epoch < lostGap {
+		if !k.hosts[h].Fenced || k.hosts[h].Epoch < LostGap {
 			t.Errorf("%s: %+v; want fenced, above all old fences", h, k.hosts[h])
 		}
 	}
