@@ -28,6 +28,8 @@ type Config struct {
 type StoreConfig struct {
 	Medium nvm.Medium // nil = there is none: Problem says why
 	Name   string     // for messages
+	Part   string     // of the chip; "" = a file, or not known
+	Offset int64      // of Medium on the chip, where Shared is set
 	// Shared names the slot on whose engine's chip the store is; "" = it has a
 	// medium of its own.
 	Shared string
@@ -48,6 +50,7 @@ type SlotConfig struct {
 	Bus     i2c.Bus
 	Addr    uint16 // of the engine
 	Medium  nvm.Medium
+	Part    string // of Medium; "" = not known
 	Page    string // where the config block is, for messages
 	Profile *ee.Profile
 	MAC     ee.MAC // the engine's; zero = any

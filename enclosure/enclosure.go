@@ -41,6 +41,7 @@ type Enclosure struct {
 	fencing    map[string]chan struct{} // closed at the host's next fence
 	hostWrite  chan struct{}            // full while a host's record is written
 	hostLocks  map[string]chan struct{} // full = a fence or unfence of the host is under way
+	repairing  chan struct{}            // full while a repair of the store is under way; nil = none ever was
 	pending    map[string][]*slot       // host -> slots whose cut from it is not confirmed
 	assignedAt time.Time                // of the last assignment
 	wroteAt    time.Time                // of the last record that somebody waited for

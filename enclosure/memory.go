@@ -22,7 +22,7 @@ type Memory struct {
 	report    nvm.Report
 	problem   *Error
 	frozen    bool
-	formatted bool
+	formatted string // what the medium was before it was formatted; "" = it was not
 
 	written time.Time // last page write of a shared store
 	sharer  atomic.Pointer[sharer]
@@ -67,9 +67,14 @@ func (m *Memory) mount(ctx context.Context) {
 			return
 		}
 	}
-	if errors.Is(err, nvm.ErrUnformatted) && report.State == nvm.Blank && sc.FormatBlank {
+	// A format that was cut short is completed: what was there before, if
+	// anything, was given up by whoever began it, and no store that has been in
+	// use ever reads as half formatted (nvm: halfFormatted says why).
+	unmade := report.State == nvm.Blank || report.State == nvm.HalfFormatted
+	if errors.Is(err, nvm.ErrUnformatted) && unmade && sc.FormatBlank {
+		m.formatted = report.State.String()
 		store, err = nvm.Format(ctx, sc.Medium, newIncarnation(m.options.random()), so)
-		m.formatted = err == nil
+		report = nvm.Report{State: nvm.Formatted}
 	}
 	if err != nil {
 		fail("the store can not be used", "docs/errors.md has what can be done; nothing of it is overwritten by itself", err)
@@ -110,8 +115,8 @@ func (m *Memory) Freeze(why *Error) {
 // write to.
 func (e *Enclosure) take(m *Memory) *Error {
 	e.memory, e.store, e.report = m, m.store, m.report
-	if m.formatted {
-		e.emit(Event{Kind: "store", Text: "blank store formatted; every host starts fenced: baton unfence HOST"})
+	if m.store != nil && m.formatted != "" {
+		e.emit(Event{Kind: "store", Text: m.formatted + " store formatted; every host starts fenced: baton unfence HOST"})
 	}
 	if m.store == nil {
 		return m.problem

@@ -176,7 +176,7 @@ func (e *Enclosure) settle(ctx context.Context, s *slot) {
 	st := e.state(s)
 	page := s.block
 	adopt := func(a plan.Assignment, why plan.Reason, text string) {
-		a.Kind, a.Slots = plan.KindAdopt, plan.SlotSet(0).With(s.index)
+		a.Kind, a.Slots = plan.KindAdopt, a.Slots.With(s.index)
 		recs := []record{e.assignmentRecord(a)}
 		if why != plan.NoReason {
 			recs = append(recs, e.evidenceRecord(s, plan.Evidence{Flag: plan.Void, Gen: a.Gen, Why: why}))
@@ -187,8 +187,12 @@ func (e *Enclosure) settle(ctx context.Context, s *slot) {
 		}
 		e.emit(Event{Kind: "recovery", Slot: s.cfg.Name, VM: e.vmName(a.VM), Text: s.cfg.Name + ": " + text})
 	}
+	var taken plan.Assignment
+	if page != nil {
+		taken = plan.TakenFrom(*page)
+	}
 	switch {
-	case page != nil && page.Generation.Incarnation == e.inc && page.Generation.Counter > st.Now.Gen && !e.knows(page.Generation.Counter):
+	case page != nil && page.Generation.Incarnation == e.inc && page.Generation.Counter > st.Now.Gen && !e.knows(&taken, s.index):
 		// The store lost the record of what the page has. The page is a good
 		// copy, and it is what hosts see. Where no page of the store is damaged,
 		// it is an older image, put back by somebody: fences may be missing too.
@@ -198,15 +202,21 @@ func (e *Enclosure) settle(ctx context.Context, s *slot) {
 			e.distrustAll()
 		}
 		e.mu.Unlock()
-		adopt(plan.Assignment{To: page.Group, VM: page.VM, ID: page.Move, Gen: page.Generation.Counter}, plan.WhyStoreLost,
+		adopt(taken, plan.WhyStoreLost,
 			fmt.Sprintf("the store had lost the assignment to group %d; taken from the config block, memory void", page.Group))
+	case st.Known() && page == nil && isBlockError(s.pageErr) && len(e.report.Lost) > 0:
+		// The newest record of the slot may be among those that were lost, and the
+		// page, which would tell, can not: the record that is left may be of the host
+		// that had the slot before.
+		adopt(plan.Assignment{To: ee.GroupFree, Gen: e.reserveGen() + plan.LostGap}, plan.WhyStoreLost,
+			"the store lost records, and the config block is no good: nobody knows who has the slot; it is free, memory void")
 	case st.Known():
 	case page != nil:
 		// Another store's block, or another slot's: nobody's owner is guessed.
 		// Whoever used it may have it back, without its memory.
 		adopt(plan.Assignment{To: ee.GroupFree, VM: page.VM, Gen: e.reserveGen()}, plan.WhyStoreLost,
 			fmt.Sprintf("the config block is of another store or slot (%s); cut and held, memory void", page.Generation))
-	case errors.Is(s.pageErr, ee.ErrBlockBlank) && e.cfg.Store.FormatBlank && s.erased(ctx):
+	case errors.Is(s.pageErr, ee.ErrBlockBlank) && e.cfg.Store.FormatBlank && e.erased(ctx, s):
 		adopt(plan.Assignment{To: ee.GroupFree, Gen: e.reserveGen()}, plan.NoReason, "blank config block; the slot is free")
 	default:
 		fault := &Error{
@@ -220,24 +230,49 @@ func (e *Enclosure) settle(ctx context.Context, s *slot) {
 	e.recordDoubt(ctx, s)
 }
 
-// knows tells whether the store has the assignment with that generation: a
-// block with it, in a slot that it did not name, came from another slot.
-func (e *Enclosure) knows(gen uint32) bool {
+// knows tells whether the store has the assignment with a's generation: a block
+// with it, in a slot that it did not name, came from another slot. One that was
+// itself taken from the block of another slot of the same set is joined: a gets
+// its slots.
+func (e *Enclosure) knows(a *plan.Assignment, index int) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	_, ok := e.all[gen]
+	other, ok := e.all[a.Gen]
+	taken := slices.ContainsFunc(e.slots, func(s *slot) bool {
+		ev := s.st.Evidence
+		return ev != nil && ev.Gen == a.Gen && ev.Why == plan.WhyStoreLost
+	})
+	if ok && taken && a.Joins(other, index) {
+		a.Slots = other.Slots
+		return false
+	}
 	return ok
 }
 
-// erased tells whether the page is as the part leaves the factory: one of
-// zeros is somebody's.
-func (s *slot) erased(ctx context.Context) bool {
-	p := make([]byte, ee.BlockSize)
-	if s.cfg.Medium.ReadAt(ctx, p, s.cfg.Profile.BlockOffset) != nil {
-		return false
+// erased tells whether the slot's chip is as the part leaves the factory: all of
+// it, but for a store of ours that is on it too. A page of zeros is somebody's,
+// and so is a chip that has something behind a first page that is erased. A chip
+// is read as a whole only here, once in a slot's life: 0.75 s for 32 KiB at
+// 400 kHz.
+func (e *Enclosure) erased(ctx context.Context, s *slot) bool {
+	g := s.cfg.Medium.Geometry()
+	from, to := g.Size, g.Size // what is the store's
+	if sc := e.cfg.Store; sc.Shared == s.cfg.Name && sc.Medium != nil {
+		from, to = sc.Offset, sc.Offset+sc.Medium.Geometry().Size
 	}
-	erased := s.cfg.Medium.Geometry().Erased
-	return !slices.ContainsFunc(p, func(b byte) bool { return b != erased })
+	p := make([]byte, 512)
+	for off := int64(0); off < g.Size; off += int64(len(p)) {
+		p = p[:min(int64(cap(p)), g.Size-off)]
+		if s.cfg.Medium.ReadAt(ctx, p, off) != nil {
+			return false
+		}
+		for i, b := range p {
+			if at := off + int64(i); b != g.Erased && (at < from || at >= to) {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 func (e *Enclosure) setFault(s *slot, fault *Error) {

@@ -85,6 +85,7 @@ func (h *hardware) slot(s config.Slot) enclosure.SlotConfig {
 	out := enclosure.SlotConfig{
 		Name: s.Name, BusName: s.Bus, Bus: buses[s.Bus], Addr: uint16(s.Address),
 		Medium: nvm.NewEEPROM(buses[s.Bus], uint16(s.EEPROM.Address), nvm.Parts[s.EEPROM.Part]),
+		Part:   s.EEPROM.Part,
 		Page:   fmt.Sprintf("%s/%s", s.Bus, s.EEPROM.Address),
 		MAC:    ee.MAC(s.MAC), Serial: uint64(s.Serial), Port: s.Port,
 	}
@@ -123,6 +124,7 @@ func (h *hardware) store(c *config.Config) enclosure.StoreConfig {
 	switch {
 	case s.Bus != "":
 		out.Name = fmt.Sprintf("%s/%s", s.Bus, s.Address)
+		out.Part = s.Part
 		out.Medium = nvm.NewEEPROM(h.buses[s.Bus], uint16(s.Address), nvm.Parts[s.Part])
 	case s.File != "":
 		out.Name = s.File
@@ -139,7 +141,7 @@ func (h *hardware) store(c *config.Config) enclosure.StoreConfig {
 		i := slices.IndexFunc(c.Slots, func(sl config.Slot) bool { return sl.Name == s.Slot })
 		sl := c.Slots[i]
 		out.Name = fmt.Sprintf("%s/%s+%d", sl.Bus, sl.EEPROM.Address, s.Offset)
-		out.Shared = sl.Name
+		out.Shared, out.Part, out.Offset = sl.Name, sl.EEPROM.Part, s.Offset
 		if p, err := ee.LoadProfile(sl.Profile); err == nil {
 			out.LoadTime = p.LoadTime
 		}

@@ -165,7 +165,7 @@ func (r *Rig) config(o Options) enclosure.Config {
 		medium := r.Chip(chip)
 		sc := enclosure.SlotConfig{
 			Name: s.Name, BusName: s.Bus, Bus: r.W.Bus(s.Bus), Addr: s.EngineAddr, Profile: r.Profile,
-			Medium: medium, Page: fmt.Sprintf("%s/0x%02x", chip.Bus, chip.Addr), Port: s.Port, Serial: s.Serial,
+			Medium: medium, Part: chip.Part, Page: fmt.Sprintf("%s/0x%02x", chip.Bus, chip.Addr), Port: s.Port, Serial: s.Serial,
 		}
 		if s.NVMOnly {
 			sc.Reload = pulse{r.W.Slot(s.Name)}
@@ -179,7 +179,7 @@ func (r *Rig) config(o Options) enclosure.Config {
 			if err != nil {
 				r.T.Fatal(err)
 			}
-			c.Store = enclosure.StoreConfig{Medium: section, Name: sc.Page, Shared: s.Name}
+			c.Store = enclosure.StoreConfig{Medium: section, Name: sc.Page, Shared: s.Name, Part: chip.Part, Offset: 4096}
 		}
 		c.Slots = append(c.Slots, sc)
 		all = append(all, s.Name)
@@ -187,7 +187,7 @@ func (r *Rig) config(o Options) enclosure.Config {
 	if !o.Shared {
 		for _, cs := range sp.Chips {
 			if cs.Name == "store" {
-				c.Store = enclosure.StoreConfig{Medium: r.Chip(cs), Name: fmt.Sprintf("%s/0x%02x", cs.Bus, cs.Addr)}
+				c.Store = enclosure.StoreConfig{Medium: r.Chip(cs), Part: cs.Part, Name: fmt.Sprintf("%s/0x%02x", cs.Bus, cs.Addr)}
 			}
 		}
 	}
