@@ -40,6 +40,7 @@ type Backend interface {
 	Unfence(ctx context.Context, host string, epoch uint32, by string) error
 	Verdict(ctx context.Context, slot string) (plan.Verdict, error)
 	Events(after uint64) ([]enclosure.Event, bool)
+	Seq() uint64 // of the newest event
 	Changed() <-chan struct{}
 	Audit() ([]enclosure.AuditRecord, uint32)
 	Refuse(by string, code enclosure.Code, text string)
@@ -69,7 +70,10 @@ type Keeper interface {
 	Revert(ctx context.Context, by string) (mgmt.Config, error)  // puts the one before back at once
 	Backup(ctx context.Context) (mgmt.Backup, error)
 	Restore(ctx context.Context, r mgmt.RestoreRequest, by string) (mgmt.Restored, error)
-	Restart(why string) // ends the agent's run and starts it anew, after the answer was given
+	// Restart ends the agent's run and starts it anew. It does not wait for
+	// that: operations under way are answered first, so Apply and Restore call
+	// it themselves. The server calls it after a repair.
+	Restart(why string)
 }
 
 // Options are what the server says beside what the enclosure says.
@@ -87,6 +91,7 @@ type Server struct {
 	run     uint32 // tells event numbers of this run from those of others
 	mux     *http.ServeMux
 	watch   chan struct{} // one token per watcher
+	looks   looks
 	crashed chan error
 
 	// Set by Serve. ops ends last: an operation under way gets grace.
@@ -173,9 +178,10 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 
 // ServeHTTP guards what is behind the routes.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	rc := http.NewResponseController(w)
-	// Cleared once the body is read: it would end a long operation otherwise.
-	_ = rc.SetReadDeadline(time.Now().Add(readTimeout)) // fails on no connection of ours
+	if r.Body != http.NoBody {
+		// Cleared once the body is read: it would end a long operation otherwise.
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(readTimeout)) // fails on no connection of ours
+	}
 	defer func() {
 		p := recover()
 		if p == nil {
