@@ -109,6 +109,7 @@ func exits(ts *testscript.TestScript, _ bool, args []string) {
 
 // fake WHAT [ARGS]: changes what the enclosure is or does.
 func fake(ts *testscript.TestScript, _ bool, args []string) {
+	defer time.Sleep(60 * time.Millisecond) // the server may show a look for 50 ms
 	f := ts.Value(agentKey{}).(agent).fake
 	slot := func(fn func(*enclosure.SlotStatus)) {
 		f.Edit(func(s *enclosure.Status) {

@@ -13,6 +13,8 @@ import (
 const (
 	restartLimit = time.Minute
 	restartPoll  = 200 * time.Millisecond
+	// An answer may be of a look a moment ago.
+	restartSlack = 500 * time.Millisecond
 )
 
 // mark is when a run of the agent began, at the latest.
@@ -44,7 +46,7 @@ func (t *tool) restarted(ctx context.Context, m mark) error {
 	return t.wait(ctx, "the agent starts again", func(ctx context.Context) error {
 		for {
 			earliest, _, err := t.thisRun(ctx)
-			if err == nil && earliest.After(m.began) {
+			if err == nil && earliest.After(m.began.Add(restartSlack)) {
 				return nil
 			}
 			if err != nil && !errors.As(err, new(*mgmt.UnreachableError)) {
