@@ -162,7 +162,7 @@ func (e *Enclosure) settle(ctx context.Context, s *slot) {
 	st := e.state(s)
 	page := s.block
 	adopt := func(a plan.Assignment, why plan.Reason, text string) {
-		a.Kind, a.Slots = plan.KindAdopt, plan.SlotSet(0).With(s.index)
+		a.Kind, a.Slots = plan.KindAdopt, a.Slots.With(s.index)
 		recs := []record{e.assignmentRecord(a)}
 		if why != plan.NoReason {
 			recs = append(recs, e.evidenceRecord(s, plan.Evidence{Flag: plan.Void, Gen: a.Gen, Why: why}))
@@ -173,8 +173,12 @@ func (e *Enclosure) settle(ctx context.Context, s *slot) {
 		}
 		e.emit(Event{Kind: "recovery", Slot: s.cfg.Name, VM: e.vmName(a.VM), Text: s.cfg.Name + ": " + text})
 	}
+	var taken plan.Assignment
+	if page != nil {
+		taken = plan.TakenFrom(*page)
+	}
 	switch {
-	case page != nil && page.Generation.Incarnation == e.inc && page.Generation.Counter > st.Now.Gen && !e.knows(page.Generation.Counter):
+	case page != nil && page.Generation.Incarnation == e.inc && page.Generation.Counter > st.Now.Gen && !e.knows(&taken, s.index):
 		// The store lost the record of what the page has. The page is a good
 		// copy, and it is what hosts see. Where no page of the store is damaged,
 		// it is an older image, put back by somebody: fences may be missing too.
@@ -184,7 +188,7 @@ func (e *Enclosure) settle(ctx context.Context, s *slot) {
 			e.distrustAll()
 		}
 		e.mu.Unlock()
-		adopt(plan.Assignment{To: page.Group, VM: page.VM, ID: page.Move, Gen: page.Generation.Counter}, plan.WhyStoreLost,
+		adopt(taken, plan.WhyStoreLost,
 			fmt.Sprintf("the store had lost the assignment to group %d; taken from the config block, memory void", page.Group))
 	case st.Known():
 	case page != nil:
@@ -206,12 +210,18 @@ func (e *Enclosure) settle(ctx context.Context, s *slot) {
 	e.recordDoubt(ctx, s)
 }
 
-// knows tells whether the store has the assignment with that generation: a
-// block with it, in a slot that it did not name, came from another slot.
-func (e *Enclosure) knows(gen uint32) bool {
+// knows tells whether the store has the assignment with a's generation: a block
+// with it, in a slot that it did not name, came from another slot. One that was
+// itself taken from the block of another slot of the same set is joined: a gets
+// its slots.
+func (e *Enclosure) knows(a *plan.Assignment, slot int) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	_, ok := e.all[gen]
+	other, ok := e.all[a.Gen]
+	if ok && a.Joins(other, slot) {
+		a.Slots = other.Slots
+		return false
+	}
 	return ok
 }
 

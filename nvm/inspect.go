@@ -26,11 +26,17 @@ type Inspection struct {
 	Batches []Batch
 	// Live is the newest record of every key, by key; no deletions.
 	Live []Live
+	// Room is how many bytes of records a batch may have; see Size.
+	Room int
 }
+
+// Size is how many of Inspection.Room's bytes a record takes.
+func (r Record) Size() int { return encodedLen([]Record{r}) }
 
 // Page is a logical page of a medium.
 type Page struct {
 	State PageState
+	Fixed bool // at a place where no records are: of format records and copies
 	// Of data, stale, incomplete and spare pages:
 	Sequence    uint32
 	Part, Parts int // from 0
@@ -116,7 +122,10 @@ func inspect(ctx context.Context, m Medium, as *uint32) (*Inspection, error) {
 	if sc == nil {
 		return nil, fmt.Errorf("nvm: inspect: %w", err)
 	}
-	in := &Inspection{Report: rep, Err: err, Detail: make([]Page, len(sc.info))}
+	in := &Inspection{Report: rep, Err: err, Detail: make([]Page, len(sc.info)), Room: s.lay.maxParts() * (s.page - overhead)}
+	for i := range in.Detail {
+		in.Detail[i].Fixed = i < s.first || s.geom.Erase > 0 && i*s.page%s.geom.Erase == 0
+	}
 	if err != nil {
 		if !errors.Is(err, ErrUnformatted) && !errors.Is(err, ErrVersion) && !errors.Is(err, ErrSize) {
 			return nil, fmt.Errorf("nvm: inspect: %w", err)

@@ -17,11 +17,12 @@ type Repair struct {
 	// lost them all.
 	Salvage     bool
 	Incarnation uint32
-	// Clean makes good every page that is damaged, and clears those of batches
-	// that were never acknowledged.
-	Clean bool
-	// Batches are written last, in order, each as one.
+	// Batches are written, in order, each as one.
 	Batches [][]Record
+	// Clean makes good every page that is damaged, and clears those of batches
+	// that were never acknowledged. That is done last: as long as damage is there,
+	// a repair that was cut short can be decided anew.
+	Clean bool
 }
 
 // None tells whether there is nothing to be done.
@@ -41,6 +42,9 @@ func Mend(ctx context.Context, m Medium, r Repair, opt Options) (*Store, Report,
 		s, err = Format(ctx, m, r.Incarnation, opt)
 	case r.Salvage:
 		s, rep, err = Salvage(ctx, m, r.Incarnation, opt)
+		if errors.Is(err, ErrStore) && rep.Incarnation == r.Incarnation {
+			s, rep, err = Mount(ctx, m, opt) // a record that was torn reads well this time
+		}
 	default:
 		s, rep, err = Mount(ctx, m, opt)
 	}
@@ -55,15 +59,13 @@ func Mend(ctx context.Context, m Medium, r Repair, opt Options) (*Store, Report,
 
 // Mend does what r says of a store that is mounted: Clean and Batches.
 func (s *Store) Mend(ctx context.Context, r Repair) error {
-	if r.Clean {
-		if err := s.Clean(ctx); err != nil {
-			return err
-		}
-	}
 	for _, b := range r.Batches {
 		if err := s.Put(ctx, Urgent, b...); err != nil {
 			return fmt.Errorf("nvm: repair: %w", err)
 		}
+	}
+	if r.Clean {
+		return s.Clean(ctx)
 	}
 	return nil
 }
