@@ -36,7 +36,7 @@ const (
 	MoveDone    MoveState = "done"    // links on, the target's engine is the peer
 	MoveWaiting MoveState = "waiting" // links on, the target's engine has not appeared within Wait
 	MoveUndone  MoveState = "undone"  // an error; the set is back where it was
-	MoveHeld    MoveState = "held"    // ended by a fence: the set is cut and held for its VM
+	MoveHeld    MoveState = "held"    // ended by a fence or by hand: the set is cut, and held for its VM unless it was freed
 	MoveRefused MoveState = "refused" // found out before anything was cut; nothing changed
 	MoveBlocked MoveState = "blocked" // neither forward nor back: cut and held, retried
 )

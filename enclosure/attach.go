@@ -35,7 +35,7 @@ func (e *Enclosure) Attach(ctx context.Context, r AttachRequest) (Attached, erro
 		return Attached{}, e.refused(r.By, err)
 	}
 	defer e.bind(slots, 0)
-	if err := e.mayAssign(vm, host, slots, nil); err != nil {
+	if err := e.mayAssign(ctx, vm, host, slots, nil); err != nil {
 		return Attached{}, e.refused(r.By, err)
 	}
 	if e.isWith(slots, vm.UUID, host.Group) {

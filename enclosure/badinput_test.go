@@ -592,7 +592,7 @@ func TestBadBlock(t *testing.T) {
 					p := part{code: enclosure.CodeUnassignable, says: append(tc.says, "bus0/0x50")}
 					slotFault(t, r, p)
 					_, err := r.E.Attach(r.Ctx(), enclosure.AttachRequest{VM: rig.VM1, Host: rig.A, Slots: []string{"gpu0"}})
-					wantClear(t, err, enclosure.CodeUnassignable, append(tc.says, "gpu0", "bus0/0x50", "blank page")...)
+					wantClear(t, err, enclosure.CodeUnassignable, append(tc.says, "gpu0", "bus0/0x50", "baton slot adopt gpu0")...)
 				})
 				if !bytes.Equal(r.W.Chip("gpu0").Image(), img) {
 					t.Error("the chip's content changed")

@@ -233,12 +233,36 @@ func (s *slot) notTheEngine(id ee.Identity, err error) *Error {
 		return s.notIts("what answers is not the engine", err)
 	case err != nil:
 		return s.untouched("the engine does not answer", err)
-	case !s.cfg.MAC.IsZero() && id.MAC != s.cfg.MAC:
-		return s.notIts(fmt.Sprintf("the engine has MAC %s, configured is %s", id.MAC, s.cfg.MAC), nil)
-	case s.cfg.Serial != 0 && id.Vendor != ee.NoDevice && id.Serial != s.cfg.Serial:
-		return s.notIts(fmt.Sprintf("the device has serial %016x, configured is %016x", id.Serial, s.cfg.Serial), nil)
 	}
-	return nil
+	want, said := s.expected(), "configured"
+	if want != s.configured() {
+		said = "adopted"
+	}
+	var what string
+	switch {
+	case !want.MAC.IsZero() && id.MAC != want.MAC:
+		what = fmt.Sprintf("the engine has MAC %s, %s is %s", id.MAC, said, want.MAC)
+	case want.Serial != 0 && id.Vendor != ee.NoDevice && id.Serial != want.Serial:
+		what = fmt.Sprintf("the device has serial %016x, %s is %016x", id.Serial, said, want.Serial)
+	default:
+		return nil
+	}
+	fault := s.notIts(what, nil)
+	fault.Next = fmt.Sprintf("if it was replaced: baton slot adopt %s; else put the right part back", s.cfg.Name)
+	return fault
+}
+
+// configured is who the configuration says is in the slot.
+func (s *slot) configured() plan.Identity { return plan.Identity{MAC: s.cfg.MAC, Serial: s.cfg.Serial} }
+
+// expected is who should be in the slot: the parts that were adopted, as long
+// as the configuration says what it said then. Enclosure.mu or the slot's lock
+// is held.
+func (s *slot) expected() plan.Identity {
+	if s.adopted != nil && s.adopted.Configured == s.configured() {
+		return s.adopted.Found
+	}
+	return s.configured()
 }
 
 // untouched is hardware for a slot that nothing was written to.

@@ -16,6 +16,12 @@ import (
 // way meets it at its commit point. It succeeds only when every cut is
 // confirmed; what is not goes on being tried.
 func (e *Enclosure) Fence(ctx context.Context, host, by string) (Fenced, error) {
+	return e.fence(ctx, host, 0, by)
+}
+
+// fence is Fence with an epoch above that of a fence which is known of from
+// elsewhere; 0 = of none.
+func (e *Enclosure) fence(ctx context.Context, host string, above uint32, by string) (Fenced, error) {
 	h := e.host(host)
 	if h == nil {
 		return Fenced{}, e.refused(by, unknownHost(host))
@@ -29,7 +35,7 @@ func (e *Enclosure) Fence(ctx context.Context, host, by string) (Fenced, error) 
 	defer done()
 	rec, _ := e.fenced(host)
 	rec.Fenced = true
-	rec.Epoch++
+	rec.Epoch = max(rec.Epoch, above) + 1
 	if err := e.putHost(context.WithoutCancel(ctx), host, rec); err != nil {
 		return Fenced{}, e.refused(by, err)
 	}
@@ -160,6 +166,9 @@ func (s *slot) uncutFrom(group uint16) bool {
 		return false
 	}
 	if s.st.Now.To == ee.GroupFree && s.st.Prior != nil && s.st.Prior.To == group {
+		return true
+	}
+	if s.took != nil && s.took.Gen == s.st.Now.Gen && s.took.Has(group) {
 		return true
 	}
 	if s.block != nil {

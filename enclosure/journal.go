@@ -29,7 +29,8 @@ type journal struct {
 	all     map[uint32]plan.Assignment // every assignment that is kept, cancelled ones too
 	nextGen uint32
 	hosts   map[string]plan.Host
-	serial  uint32 // of the latest start
+	serial  uint32     // of the latest start
+	floor   plan.Floor // no generation at or below it is given out
 }
 
 // record pairs what goes into the store with what it means in memory.
@@ -117,6 +118,33 @@ func (e *Enclosure) releasedRecord(s *slot, released bool) record {
 		r.Value = binary.LittleEndian.AppendUint32(nil, gen)
 	}
 	return record{r, func(*Enclosure) { s.st.Released = gen }}
+}
+
+func (e *Enclosure) adoptedRecord(s *slot, a plan.Adopted) record {
+	return record{
+		nvm.Record{Key: plan.SlotKey(plan.PrefixAdopted, s.index), Value: a.Encode()},
+		func(*Enclosure) { s.adopted = &a },
+	}
+}
+
+func (e *Enclosure) uncutRecord(s *slot, u plan.Uncut) record {
+	return record{
+		nvm.Record{Key: plan.SlotKey(plan.PrefixUncut, s.index), Value: u.Encode()},
+		func(*Enclosure) { s.took = &u },
+	}
+}
+
+func (e *Enclosure) floorRecord(f plan.Floor) record {
+	return record{nvm.Record{Key: plan.KeyFloor, Value: f.Encode()}, func(e *Enclosure) { e.raise(f) }}
+}
+
+// raise takes a floor into memory; one of another store's generations says
+// nothing of ours. Enclosure.mu is held.
+func (e *Enclosure) raise(f plan.Floor) {
+	if f.Incarnation == e.inc && f.Counter >= e.floor.Counter {
+		e.floor = f
+		e.nextGen = max(e.nextGen, f.Counter+1)
+	}
 }
 
 // put writes recs as one batch; they mean something only once it is durable.
@@ -376,6 +404,24 @@ func (e *Enclosure) load() (problems []string) {
 			r, err := plan.DecodeRoll(value)
 			if err == nil {
 				roll = &r
+			}
+			return err
+		case plan.PrefixAdopted:
+			a, err := plan.DecodeAdopted(value)
+			if err == nil && s != nil {
+				s.adopted = &a
+			}
+			return err
+		case plan.PrefixUncut:
+			u, err := plan.DecodeUncut(value)
+			if err == nil && s != nil {
+				s.took = &u
+			}
+			return err
+		case plan.KeyFloor:
+			f, err := plan.DecodeFloor(value)
+			if err == nil {
+				e.raise(f)
 			}
 			return err
 		}

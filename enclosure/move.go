@@ -53,7 +53,7 @@ func (e *Enclosure) Move(ctx context.Context, r MoveRequest) (Move, error) {
 		return Move{}, e.refused(r.By, err)
 	}
 	defer e.bind(slots, 0)
-	if err := e.mayAssign(vm, target, slots, r.Expect); err != nil {
+	if err := e.mayAssign(ctx, vm, target, slots, r.Expect); err != nil {
 		return Move{}, e.refused(r.By, err)
 	}
 	if a.Preserve && e.isWith(slots, vm.UUID, target.Group) {
@@ -152,7 +152,7 @@ func (e *Enclosure) setOf(vmName string, slotNames []string) (*VMConfig, []*slot
 
 // mayAssign is everything that can refuse a new assignment before the hardware
 // is asked. The locks of slots are held.
-func (e *Enclosure) mayAssign(vm *VMConfig, target *HostConfig, slots []*slot, expect map[string]ee.Generation) error {
+func (e *Enclosure) mayAssign(ctx context.Context, vm *VMConfig, target *HostConfig, slots []*slot, expect map[string]ee.Generation) error {
 	const unchanged = "nothing was changed"
 	if problem := e.storeProblem(); problem != nil {
 		return problem // without a store every host counts as fenced, too
@@ -187,6 +187,9 @@ func (e *Enclosure) mayAssign(vm *VMConfig, target *HostConfig, slots []*slot, e
 	from := uint16(ee.GroupFree)
 	for _, s := range slots {
 		if err := e.usable(s); err != nil {
+			return err
+		}
+		if err := e.cutAndPowered(ctx, s); err != nil {
 			return err
 		}
 		st := e.state(s)
@@ -320,6 +323,8 @@ func (e *Enclosure) lookAt(ctx context.Context, it *item) error {
 		switch {
 		case o.Ident != s.identity.Word:
 			return disagrees(CodeIdentity, fmt.Sprintf("engine or device was replaced: identity 0x%08x, was 0x%08x", o.Ident, s.identity.Word))
+		case s.powerOff(o):
+			return s.noPower()
 		case o.Status&ee.StatConfigBad != 0 || o.Status&ee.StatLoaded == 0:
 			return disagrees(CodeHardware, fmt.Sprintf("the engine has not loaded its config block (status 0x%02x)", o.Status))
 		case s.block != nil && o.Group != s.block.Group:
@@ -595,13 +600,47 @@ func (e *Enclosure) MoveByID(id ee.UUID) (Move, bool) {
 	if m, ok := e.moves[id]; ok {
 		return copyMove(m), true
 	}
+	// Starts are nobody's to ask for, unless they are to be resolved.
+	stuck := slices.ContainsFunc(e.slots, func(s *slot) bool { return s.blockedBy(id) })
+	return e.recordedLocked(id, stuck)
+}
+
+// concludeLocked notes how moves ended whose sets are no longer blocked.
+// Enclosure.mu is held.
+func (e *Enclosure) concludeLocked() {
+	for id, m := range e.moves {
+		if m.State != MoveBlocked || slices.ContainsFunc(e.slots, func(s *slot) bool { return s.blockedBy(id) }) {
+			continue
+		}
+		if r, ok := e.recordedLocked(id, true); ok {
+			m.State = r.State
+		}
+		if m.State == MoveDone {
+			m.Reason = ""
+		}
+		if s := find(e.slots, func(s *slot) bool { return (*s).st.Now.ID == id }); s != nil {
+			m.Generation.Counter = (*s).st.Now.Gen
+		}
+	}
+}
+
+// blockedBy tells whether s is blocked in the set of a move. Enclosure.mu is
+// held.
+func (s *slot) blockedBy(id ee.UUID) bool { return s.blocked != nil && s.st.Now.ID == id }
+
+// recordedLocked tells what the records say of a move, or with starts of an
+// attach. Enclosure.mu is held.
+func (e *Enclosure) recordedLocked(id ee.UUID, starts bool) (Move, bool) {
 	var intent, end *plan.Assignment // the newest of each
 	for _, a := range e.all {
 		if a.ID != id || id.IsZero() {
 			continue
 		}
+		if a.Kind == plan.KindAttach && !starts {
+			continue
+		}
 		switch a.Kind {
-		case plan.KindMove:
+		case plan.KindMove, plan.KindAttach:
 			if intent == nil || a.Gen > intent.Gen {
 				intent = &a
 			}
@@ -630,7 +669,7 @@ func (e *Enclosure) MoveByID(id ee.UUID) (Move, bool) {
 			continue
 		}
 		m.Slots = append(m.Slots, s.cfg.Name)
-		if s.blocked != nil && s.st.Now.ID == id {
+		if s.blockedBy(id) {
 			m.State, m.Reason = MoveBlocked, s.blocked.reason.Error()
 		}
 	}

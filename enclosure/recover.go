@@ -201,7 +201,7 @@ func (e *Enclosure) settle(ctx context.Context, s *slot) {
 	default:
 		fault := &Error{
 			Code: CodeUnassignable, Slot: s.cfg.Name, Where: s.cfg.Page, What: "the engine's NVM holds no config block and the store knows nothing of the slot", Err: s.pageErr,
-			State: "nothing was written to this slot", Next: "put the right part back, or write a blank page there and start the agent again",
+			State: "nothing was written to this slot", Next: fmt.Sprintf("take it as the slot's with 'baton slot adopt %s', or put the right part back", s.cfg.Name),
 		}
 		e.setFault(s, fault)
 		e.emit(Event{Kind: "fault", Slot: s.cfg.Name, Code: string(fault.Code), Text: fault.Error()})
@@ -458,6 +458,7 @@ func (e *Enclosure) leaveBlockage(s *slot) {
 	e.mu.Lock()
 	was := s.blocked != nil
 	s.unblock()
+	e.concludeLocked()
 	e.mu.Unlock()
 	if was {
 		e.emit(Event{Kind: "recovery", Slot: s.cfg.Name, Text: s.cfg.Name + ": no longer blocked"})
@@ -579,7 +580,7 @@ func (e *Enclosure) mayEnd(s *slot) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	m := e.moves[s.st.Now.ID]
-	return e.joint(s) && (m == nil || m.State == MoveRunning)
+	return e.joint(s) && (m == nil || m.State == MoveRunning || m.State == MoveBlocked)
 }
 
 func names(slots []*slot) []string {

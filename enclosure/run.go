@@ -157,7 +157,12 @@ func (e *Enclosure) poll(ctx context.Context, s *slot) {
 			e.emit(Event{Kind: "fault", Slot: s.cfg.Name, Code: string(fault.Code), Text: fault.Error()})
 			return
 		}
-		e.emit(Event{Kind: "fault", Slot: s.cfg.Name, Text: s.cfg.Name + ": engine or device was replaced"})
+		// The configuration lets any part be there. Its values say no already;
+		// what is in it now is not what the VM had, whatever they say later.
+		if e.state(s).HasEvidence() {
+			e.void(ctx, s, plan.WhyReplaced)
+		}
+		e.emit(Event{Kind: "fault", Slot: s.cfg.Name, Text: s.cfg.Name + ": engine or device was replaced; its memory counts as not preserved"})
 	}
 	if e.astray(s, o) || before != nil || e.strayPeer(ctx, s, o) {
 		e.bringBack(ctx, s, false)

@@ -28,6 +28,9 @@ type slot struct {
 
 	rootBefore uint32 // st.Root before the assignment that raised it
 
+	adopted *plan.Adopted // parts taken in place of the configured ones; nil = none
+	took    *plan.Uncut   // from whom the slot was taken by hand, and not cut; nil = nobody
+
 	identity ee.Identity
 	fault    *Error    // the slot can not be used: nothing is written to it
 	trusted  bool      // the engine is the configured one, whatever the fault: it can be cut

@@ -62,6 +62,7 @@ func (e *Enclosure) Status(ctx context.Context) Status {
 	for _, id := range e.order {
 		st.Moves = append(st.Moves, copyMove(e.moves[id]))
 	}
+	st.Moves = append(st.Moves, e.blockedBeforeLocked()...)
 	st.Warnings = e.warningsLocked()
 	return st
 }
@@ -88,9 +89,44 @@ func (e *Enclosure) warningsLocked() []string {
 		w = append(w, h+" counts as fenced since the store lost records: baton unfence "+h+" when it may take part")
 	}
 	for _, s := range e.slots {
+		w = append(w, s.adoptedWarnings()...)
+		if s.st.Now.Kind.ByHand() && s.cut != "confirmed" && e.confirmable(s) {
+			w = append(w, s.cfg.Name+": taken out by hand and its cut is not confirmed: nobody gets it before that (pull its cable, or power it off)")
+		}
 		for _, n := range s.cannotHold() {
 			w = append(w, s.cfg.Name+": "+n)
 		}
+	}
+	return w
+}
+
+// blockedBeforeLocked are the moves that were blocked when the agent started,
+// so that they can be resolved. Enclosure.mu is held.
+func (e *Enclosure) blockedBeforeLocked() (moves []Move) {
+	told := map[ee.UUID]bool{}
+	for _, s := range e.slots {
+		id := s.st.Now.ID
+		if s.blocked == nil || told[id] || e.moves[id] != nil {
+			continue
+		}
+		told[id] = true
+		if m, ok := e.recordedLocked(id, true); ok {
+			moves = append(moves, m)
+		}
+	}
+	return moves
+}
+
+// adoptedWarnings say which of the configured parts are not those of the slot.
+// Enclosure.mu is held.
+func (s *slot) adoptedWarnings() (w []string) {
+	const text = "%s: %s %s was adopted in place of the configured %s: correct the configuration"
+	have, conf := s.expected(), s.configured()
+	if have.MAC != conf.MAC {
+		w = append(w, fmt.Sprintf(text, s.cfg.Name, "engine", have.MAC, conf.MAC))
+	}
+	if have.Serial != conf.Serial {
+		w = append(w, fmt.Sprintf(text, s.cfg.Name, "device", serialText(have.Serial), serialText(conf.Serial)))
 	}
 	return w
 }
@@ -124,6 +160,9 @@ func (e *Enclosure) slotStatus(s *slot) SlotStatus {
 		Memory:       e.judgeLocked(s),
 		Busy:         s.holder != "" && s.holder != pollHolder,
 		Link:         "unknown",
+	}
+	if st.Now.Kind.ByHand() && s.cut != "confirmed" {
+		o.Cut = "unconfirmed" // also where nobody has tried since the agent started
 	}
 	if h := e.hostOf(st.Now.To); h != nil {
 		o.Host = h.Name

@@ -139,6 +139,9 @@ var foldRows = []struct {
 	{"preserves", "none since the VM got the device", func() Slot {
 		return Slot{Now: Assignment{Kind: KindMove, Gen: 3, To: ee.GroupMin, Preserve: true}, Root: 2, Evidence: &Evidence{Gen: 1, Flag: Spent}}
 	}},
+	{"adopt, drop, forced", "written with it", func() Slot {
+		return Slot{Now: Assignment{Kind: KindDrop, Gen: 2, To: ee.GroupFree, VM: ee.UUID{1}}, Root: 2, Evidence: &Evidence{Gen: 2, Flag: Void, Why: WhyOperator}}
+	}},
 	{"preserves", "older, void", func() Slot {
 		return Slot{Now: Assignment{Kind: KindMove, Gen: 2, To: ee.GroupMin, Preserve: true}, Evidence: &Evidence{Gen: 1, Flag: Void}}
 	}},

@@ -59,6 +59,9 @@ const (
 	Proving     Trigger = "proof of life"
 	Doubting    Trigger = "engine restarted, foreign peer, operator; values differ"
 	Replacing   Trigger = "assignment that does not preserve"
+	Taking      Trigger = "adopted, dropped or freed by hand"
+	Resetting   Trigger = "reset asked of the agent"
+	Powering    Trigger = "power off or cycle"
 )
 
 // Rule is a row of the flag's table: in any state of From, On leads to To if
@@ -93,6 +96,11 @@ var Rules = []Rule{
 	{[]Flag{None, Spent, Armed, Target}, Doubting, Void, Void, ""},
 	{[]Flag{Void}, Doubting, Same, Same, "the first reason stands"},
 	{[]Flag{None, Spent, Armed, Target, Void}, Replacing, None, None, "the agent resets the device"},
+	{[]Flag{None, Spent, Armed, Target, Void}, Taking, Void, Void, "in the store with the assignment, before the hardware"},
+	{[]Flag{Armed, Target}, Resetting, Void, Void, "in the store before the reset"},
+	{[]Flag{None, Spent, Void}, Resetting, Same, Same, "the counter moves, so the values say no; a VM that goes on can be proven again"},
+	{[]Flag{None, Spent, Armed, Target}, Powering, Void, Void, "in the store before the power goes, where there is evidence that it would take"},
+	{[]Flag{Void}, Powering, Same, Same, "the first reason stands"},
 }
 
 // Next looks up the table. clean tells whether the engine saw nothing since

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"maps"
 	"os"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -71,7 +72,7 @@ func group(t *rapid.T, label string) uint16 {
 func TestRecordsRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		a := Assignment{
-			Kind: Kind(rapid.IntRange(1, 7).Draw(t, "kind")), Preserve: rapid.Bool().Draw(t, "preserve"), To: group(t, "to"),
+			Kind: Kind(rapid.IntRange(1, int(KindForced)).Draw(t, "kind")), Preserve: rapid.Bool().Draw(t, "preserve"), To: group(t, "to"),
 			Slots: SlotSet(rapid.Uint64Min(1).Draw(t, "slots")), VM: uuid(t, "vm"), ID: uuid(t, "id"), Gen: rapid.Uint32().Draw(t, "gen"),
 		}
 		if got, err := DecodeAssignment(a.Key(), a.Encode()); err != nil || got != a {
@@ -96,6 +97,29 @@ func TestRecordsRoundTrip(t *testing.T) {
 		h := Host{Fenced: rapid.Bool().Draw(t, "fenced"), Epoch: rapid.Uint32().Draw(t, "epoch"), Serial: rapid.Uint32().Draw(t, "serial")}
 		if got, err := DecodeHost(h.Encode()); err != nil || got != h {
 			t.Fatalf("host %+v came back as %+v, %v", h, got, err)
+		}
+		id := func(label string) Identity {
+			return Identity{ee.MAC{5: rapid.Byte().Draw(t, label+" MAC")}, rapid.Uint64().Draw(t, label+" serial")}
+		}
+		i := Adopted{id("configured"), id("found")}
+		if got, err := DecodeAdopted(i.Encode()); err != nil || got != i {
+			t.Fatalf("adopted %+v came back as %+v, %v", i, got, err)
+		}
+		groups := rapid.SliceOfN(rapid.Uint16(), 0, 3*uncutMax/2).Draw(t, "groups")
+		u := UncutOf(rapid.Uint32().Draw(t, "uncut gen"), groups)
+		if got, err := DecodeUncut(u.Encode()); err != nil || got != u {
+			t.Fatalf("uncut %+v came back as %+v, %v", u, got, err)
+		}
+		if n := 2 + len(u.Encode()); n > 48 {
+			t.Fatalf("an uncut takes %d bytes: more than one page's", n)
+		}
+		kept := groups[:min(len(groups), uncutMax)]
+		if !slices.Equal(u.All(), kept) || slices.ContainsFunc(kept, func(g uint16) bool { return !u.Has(g) }) {
+			t.Fatalf("uncut of %v has %v", groups, u.All())
+		}
+		f := Floor{rapid.Uint32().Draw(t, "incarnation"), rapid.Uint32().Draw(t, "counter")}
+		if got, err := DecodeFloor(f.Encode()); err != nil || got != f {
+			t.Fatalf("floor %+v came back as %+v, %v", f, got, err)
 		}
 	})
 }
@@ -139,6 +163,9 @@ func FuzzDecodeRecords(f *testing.F) {
 	f.Add("b\x00", Evidence{Flag: Armed, Gen: 7, Base: Values{1, 2, 3}}.Encode())
 	f.Add("hserver1", Host{Fenced: true, Epoch: 3, Serial: 4}.Encode())
 	f.Add("s", Start{Gen: 1}.Encode())
+	f.Add("i\x00", Adopted{Identity{ee.MAC{1}, 2}, Identity{ee.MAC{3}, 4}}.Encode())
+	f.Add("u\x00", UncutOf(7, []uint16{101, 102}).Encode())
+	f.Add("g", Floor{1, 2}.Encode())
 	f.Fuzz(func(t *testing.T, key string, p []byte) {
 		if a, err := DecodeAssignment(key, p); err == nil {
 			if again, err := DecodeAssignment(a.Key(), a.Encode()); err != nil || again != a {
@@ -158,6 +185,21 @@ func FuzzDecodeRecords(f *testing.F) {
 		if h, err := DecodeHost(p); err == nil {
 			if again, err := DecodeHost(h.Encode()); err != nil || again != h {
 				t.Errorf("host %+v, then %+v, %v", h, again, err)
+			}
+		}
+		if i, err := DecodeAdopted(p); err == nil {
+			if again, err := DecodeAdopted(i.Encode()); err != nil || again != i {
+				t.Errorf("adopted %+v, then %+v, %v", i, again, err)
+			}
+		}
+		if u, err := DecodeUncut(p); err == nil {
+			if again, err := DecodeUncut(u.Encode()); err != nil || again != u {
+				t.Errorf("uncut %+v, then %+v, %v", u, again, err)
+			}
+		}
+		if g, err := DecodeFloor(p); err == nil {
+			if again, err := DecodeFloor(g.Encode()); err != nil || again != g {
+				t.Errorf("floor %+v, then %+v, %v", g, again, err)
 			}
 		}
 	})

@@ -30,14 +30,20 @@ const (
 	KindRelease Kind = 5
 	KindAdopt   Kind = 6 // first start, or rebuilt from a config block
 	KindCancel  Kind = 7 // a move that was refused after its intent was written, before anything was cut
+	KindDrop    Kind = 8 // taken out of a blocked set by hand, and held for its VM
+	KindForced  Kind = 9 // freed by hand, whatever the hardware did
 )
 
 var kindNames = map[Kind]string{
 	KindMove: "move", KindAttach: "attach", KindUndo: "undo", KindFence: "fence",
-	KindRelease: "release", KindAdopt: "adopt", KindCancel: "cancel",
+	KindRelease: "release", KindAdopt: "adopt", KindCancel: "cancel", KindDrop: "drop", KindForced: "forced",
 }
 
 func (k Kind) String() string { return kindNames[k] }
+
+// ByHand tells whether a person took the slot from where it was although its
+// hardware did not do as told: nobody gets it before a confirmed cut is read.
+func (k Kind) ByHand() bool { return k == KindDrop || k == KindForced }
 
 // Assignment is the record that gives a set of slots to a group. For each slot
 // the newest one counts, by generation; it is the intent of the config blocks
@@ -71,6 +77,9 @@ const (
 	PrefixReleased   = "r" // + slot
 	PrefixHost       = "h" // + name
 	KeyRoll          = "H"
+	PrefixAdopted    = "i" // + slot
+	PrefixUncut      = "u" // + slot
+	KeyFloor         = "g"
 )
 
 // ErrRecord is returned when a record's bytes are not of the form that
@@ -307,4 +316,113 @@ func DecodeRoll(p []byte) (Roll, error) {
 		return Roll{}, fmt.Errorf("%w: roll of %d bytes", ErrRecord, len(p))
 	}
 	return Roll{Serial: binary.LittleEndian.Uint32(p), Sum: binary.LittleEndian.Uint32(p[4:])}, nil
+}
+
+// Identity is who is in a slot; zero = any, or not known.
+type Identity struct {
+	MAC    ee.MAC // the engine's
+	Serial uint64 // the device's
+}
+
+// Adopted is the record of parts that a person took as a slot's in place of
+// the configured ones.
+type Adopted struct {
+	Configured Identity // what the configuration said then
+	Found      Identity // what counts instead, as long as it says so
+}
+
+const adoptedSize = 2 * (6 + 8)
+
+// Encode returns a's value in the store.
+func (a Adopted) Encode() []byte {
+	p := make([]byte, 0, adoptedSize)
+	for _, id := range []Identity{a.Configured, a.Found} {
+		p = append(p, id.MAC[:]...)
+		p = binary.LittleEndian.AppendUint64(p, id.Serial)
+	}
+	return p
+}
+
+// DecodeAdopted is the inverse of Encode.
+func DecodeAdopted(p []byte) (Adopted, error) {
+	if len(p) != adoptedSize {
+		return Adopted{}, fmt.Errorf("%w: adopted identity of %d bytes", ErrRecord, len(p))
+	}
+	id := func(p []byte) Identity { return Identity{ee.MAC(p), binary.LittleEndian.Uint64(p[6:])} }
+	return Adopted{id(p), id(p[adoptedSize/2:])}, nil
+}
+
+// Uncut is the record of who may still reach a slot that was taken by hand: its
+// cut from these groups had not been confirmed. It counts only for the
+// assignment that it was written with.
+type Uncut struct {
+	Gen    uint32
+	Groups string // of hosts, two bytes each, little-endian; at most uncutMax. A string, so that records compare
+}
+
+// uncutMax is how many groups an Uncut has room for on one page; a slot that is
+// in more places at once is beyond what records can say.
+const uncutMax = 20
+
+// UncutOf makes the record; groups beyond uncutMax are left out, the last ones
+// first.
+func UncutOf(gen uint32, groups []uint16) Uncut {
+	var p []byte
+	for _, g := range groups[:min(len(groups), uncutMax)] {
+		p = binary.LittleEndian.AppendUint16(p, g)
+	}
+	return Uncut{gen, string(p)}
+}
+
+// Has tells whether a group is among u's.
+func (u Uncut) Has(group uint16) bool {
+	for p := []byte(u.Groups); len(p) > 1; p = p[2:] {
+		if binary.LittleEndian.Uint16(p) == group {
+			return true
+		}
+	}
+	return false
+}
+
+// All returns u's groups.
+func (u Uncut) All() (groups []uint16) {
+	for p := []byte(u.Groups); len(p) > 1; p = p[2:] {
+		groups = append(groups, binary.LittleEndian.Uint16(p))
+	}
+	return groups
+}
+
+// Encode returns u's value in the store.
+func (u Uncut) Encode() []byte {
+	return append(binary.LittleEndian.AppendUint32(nil, u.Gen), u.Groups...)
+}
+
+// DecodeUncut is the inverse of Encode.
+func DecodeUncut(p []byte) (Uncut, error) {
+	if len(p) < 4 || len(p)%2 != 0 || len(p) > 4+2*uncutMax {
+		return Uncut{}, fmt.Errorf("%w: uncut of %d bytes", ErrRecord, len(p))
+	}
+	return Uncut{binary.LittleEndian.Uint32(p), string(p[4:])}, nil
+}
+
+// Floor is the record below which no generation is given out: a backup knew of
+// it.
+type Floor struct {
+	Incarnation uint32 // of the store that gave it out; of another one's nothing follows
+	Counter     uint32
+}
+
+const floorSize = 4 + 4
+
+// Encode returns f's value in the store.
+func (f Floor) Encode() []byte {
+	return binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint32(nil, f.Incarnation), f.Counter)
+}
+
+// DecodeFloor is the inverse of Encode.
+func DecodeFloor(p []byte) (Floor, error) {
+	if len(p) != floorSize {
+		return Floor{}, fmt.Errorf("%w: floor of %d bytes", ErrRecord, len(p))
+	}
+	return Floor{binary.LittleEndian.Uint32(p), binary.LittleEndian.Uint32(p[4:])}, nil
 }
