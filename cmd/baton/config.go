@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -135,7 +137,7 @@ type change struct {
 	text    string
 	show    bool   // a person has not seen the text: errors show its lines
 	next    string // command that does it, after a dry run
-	restart bool
+	restart *bool  // nil = not said
 	within  time.Duration
 	dry     bool
 	yes     bool
@@ -143,7 +145,11 @@ type change struct {
 
 // flags of the commands that change the configuration.
 func (c *change) flags(fs *flag.FlagSet) {
-	fs.BoolVar(&c.restart, "restart", false, "the agent may start itself again where that is needed; no link is touched")
+	fs.BoolFunc("restart", "start the agent again where that is needed, which touches no link; =false keeps the configuration for its next start", func(s string) error {
+		b, err := strconv.ParseBool(s)
+		c.restart = &b
+		return err
+	})
 	fs.DurationVar(&c.within, "confirm-within", 0, "how long a changed network of the controller stands unless it is confirmed; 0 = 2m")
 	fs.BoolVar(&c.dry, "dry-run", false, "only show what would change")
 	fs.BoolVar(&c.yes, "yes", false, "do not ask before the controller's network is changed, or the agent started again")
@@ -243,18 +249,18 @@ func (t *tool) change(ctx context.Context, was mgmt.Config, c change) error {
 	if !t.json {
 		t.changes(would)
 	}
-	if len(would.Restart) > 0 && !c.restart {
+	if len(would.Restart) > 0 && c.restart == nil {
 		if err := t.confirm(ctx, c.yes, "the agent has to start again, which touches no link"); err != nil {
 			return err
 		}
 	}
-	if would.Trial != nil {
+	if changesNetwork(would) {
 		if err := t.confirm(ctx, c.yes, "the controller's network changes: connections over it end"); err != nil {
 			return err
 		}
 	}
 	mark := t.mark(ctx)
-	r.DryRun, r.Restart = false, len(would.Restart) > 0
+	r.DryRun, r.Restart = false, len(would.Restart) > 0 && (c.restart == nil || *c.restart)
 	a, err := t.sendConfig(ctx, r, c)
 	if err != nil {
 		return err
@@ -267,7 +273,11 @@ func (t *tool) change(ctx context.Context, was mgmt.Config, c change) error {
 	if t.json {
 		return t.printJSON(a)
 	}
-	t.say("Configuration %d is in force.", a.Version)
+	if len(a.Restart) > 0 && !a.Restarting {
+		t.say("Configuration %d is kept. What needs a start of the agent is in force after its next one.", a.Version)
+	} else {
+		t.say("Configuration %d is in force.", a.Version)
+	}
 	t.trial(a.Trial)
 	if a.Trial != nil {
 		t.next("baton config confirm, when you can still reach the controller", "baton config revert, to have the old one back now")
@@ -295,6 +305,11 @@ func (t *tool) sendConfig(ctx context.Context, r mgmt.ConfigRequest, c change) (
 		t.configErrors(c.name, text, p.Errors)
 	}
 	return a, err
+}
+
+// changesNetwork tells whether the controller's own network is another one.
+func changesNetwork(a mgmt.ConfigApplied) bool {
+	return a.Trial != nil || slices.ContainsFunc(a.Changes, func(c string) bool { return strings.HasPrefix(c, "network") })
 }
 
 func (t *tool) changes(a mgmt.ConfigApplied) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"baton/mgmt"
 )
@@ -59,8 +60,12 @@ func (t *tool) readLog(ctx context.Context, name string) (logged, error) {
 		return logged{}, err
 	}
 	l := logged{Records: []mgmt.AuditRecord{}, Lost: a.Lost, Gap: evs.Gap, Events: []mgmt.Event{}}
+	run := uint32(0) // the newest: no earlier one has records of its events
+	for _, r := range a.Records {
+		run = max(run, r.Run)
+	}
 	for _, e := range evs.Events {
-		recorded := slices.ContainsFunc(a.Records, func(r mgmt.AuditRecord) bool { return records(r, e) })
+		recorded := slices.ContainsFunc(a.Records, func(r mgmt.AuditRecord) bool { return r.Run == run && records(r, e) })
 		if !recorded && e.Kind != "step" && about(name, e.Text, e.By, e.Slot, e.Host, e.VM, e.Move) {
 			l.Events = append(l.Events, e)
 		}
@@ -73,12 +78,15 @@ func (t *tool) readLog(ctx context.Context, name string) (logged, error) {
 	return l, nil
 }
 
-// records says that r is what the store keeps of e. A record's time is that of
-// its event, perhaps in coarser units.
+// records says that r, of e's run, is what the store keeps of e. The time of a
+// record is that of its event; one that stands for several equal ones is of the
+// minute around it.
 func records(r mgmt.AuditRecord, e mgmt.Event) bool {
-	const unit = 1000 // ms
-	apart := r.UptimeMS - e.UptimeMS
-	return r.Kind == e.Kind && r.Code == e.Code && r.Move == e.Move && -unit < apart && apart < unit
+	apart, most := max(r.UptimeMS-e.UptimeMS, e.UptimeMS-r.UptimeMS), int64(1)
+	if r.Count > 1 {
+		most = time.Minute.Milliseconds()
+	}
+	return r.Kind == e.Kind && r.Code == e.Code && r.By == e.By && apart <= most
 }
 
 // about says that an entry is about name; "" is everything.

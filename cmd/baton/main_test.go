@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -58,7 +59,7 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": exits, "fake": fake, "calls": calls,
+			"exits": exits, "fake": fake, "calls": calls, "mkimage": mkimage,
 		},
 	})
 }
@@ -174,10 +175,13 @@ func me(s string) string {
 	return strings.ReplaceAll(s, fmt.Sprintf("uid %d", os.Geteuid()), "uid ME")
 }
 
+// token of what was seen, in a call.
+var token = regexp.MustCompile(`(?m)^(adopt \S+) [0-9a-f]{8}$`)
+
 // calls: the operations that got through are those of the file.
 func calls(ts *testscript.TestScript, _ bool, args []string) {
 	f := ts.Value(agentKey{}).(agent).fake
-	got := me(strings.Join(f.Calls(), "\n") + "\n")
+	got := token.ReplaceAllString(me(strings.Join(f.Calls(), "\n")+"\n"), "$1 TOKEN")
 	if want := ts.ReadFile(args[0]); got != want {
 		ts.Fatalf("calls:\n%swant:\n%s", got, want)
 	}
@@ -200,11 +204,23 @@ func TestWidth(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer stop()
-	for _, args := range [][]string{
-		{"status"}, {"status", "gpu0"}, {"verdict", "gpu0"}, {"moves"}, {"help"}, {"log"}, {"version"},
-		{"move", "train1", "--to", "server2", "--expect", "gpu0=16"}, {"move", "train1", "--to", "server2"}, {"attach", "train2", "--to", "server1"},
-		{"arm", "gpu0"}, {"fence", "server2"}, {"nonsense"}, {"status", "gpu9"},
-	} {
+	f.Replace("gpu1", enclosure.Parts{Device: strings.Repeat("a very long card ", 8), Block: strings.Repeat("w\u00f6rd ", 40)})
+	f.Set(func(s *servertest.Settings) {
+		s.NVM.Findings = []enclosure.NVMFinding{{Where: "store page 17", What: strings.Repeat("torn and ", 30), Grade: "damage", Repair: strings.Repeat("mended ", 30), Lost: strings.Repeat("lost ", 30)}}
+	})
+	f.Record(enclosure.AuditRecord{Run: 7, Kind: "fault", Slots: []string{"gpu0"}, Code: "hardware", By: "uid 12345", Text: strings.Repeat("it broke ", 14)})
+	all := [][]string{
+		{"status", "gpu0"}, {"help"}, {"version"}, {"slot", "adopt", "gpu1", "--dry-run"}, {"move", "resolve", "--force-free", "gpu0"}, {"nvm", "repair"},
+		{"move", "train1", "--to", "server2", "--expect", "gpu0=16"}, {"nonsense"}, {"status", "gpu9"}, {"config", "set", "hosts[server2].group", "101"},
+		{"config", "set", "network", `{"interface": "eth0", "address": "10.0.0.5/24"}`, "--yes"}, {"restore", "testdata/backup.json"},
+	}
+	for _, c := range commands {
+		// A configuration is shown as it was written.
+		if !alone[c.name] && c.name != "config show" && c.name != "backup" {
+			all = append(all, append(strings.Fields(c.name), sensible[c.name]...))
+		}
+	}
+	for _, args := range all {
 		var out bytes.Buffer
 		_ = run(t.Context(), append([]string{"--socket", socket}, args...), strings.NewReader(""), &out, &out) // some are refused
 		if out.Len() == 0 {

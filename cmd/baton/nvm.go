@@ -20,8 +20,9 @@ a chip. Nothing is written. Exit code 1 says that there is damage.`,
 	run: func(t *tool, fs *flag.FlagSet) func(context.Context, []string) error {
 		var img imageFlags
 		img.flags(fs)
+		img.blockFlag(fs)
 		return func(ctx context.Context, _ []string) error {
-			if err := img.check(fs); err != nil {
+			if err := img.check(); err != nil {
 				return err
 			}
 			if img.file != "" {
@@ -119,17 +120,18 @@ With --file, a repaired copy of the image is written to OUT.`,
 	run: func(t *tool, fs *flag.FlagSet) func(context.Context, []string) error {
 		var img imageFlags
 		img.flags(fs)
+		img.blockFlag(fs)
 		out := fs.String("o", "", "with --file: write the repaired image to `FILE`")
 		inPlace := fs.Bool("in-place", false, "with --file: write it over the image")
 		format := fs.Bool("format", false, "the store may be made anew: all it held is lost")
 		yes := fs.Bool("yes", false, "do not ask")
 		typed := fs.String("typed", "", "with --format and --yes where nobody can type: the `name` of the enclosure")
 		return func(ctx context.Context, _ []string) error {
-			if err := img.check(fs); err != nil {
+			if err := img.check(); err != nil {
 				return err
 			}
 			if img.file != "" {
-				return t.repairImage(ctx, img, *out, *inPlace, *format)
+				return t.repairImage(ctx, img, *out, *inPlace, *format, *yes)
 			}
 			if *out != "" || *inPlace {
 				return &usageError{"-o and --in-place are for an image: name it by --file"}
@@ -197,33 +199,85 @@ func (t *tool) repairNVM(ctx context.Context, format, yes bool, typed string) er
 }
 
 var nvmDumpCommand = command{
-	name: "nvm dump", args: "store|SLOT [-o FILE]", short: "the bytes of the store's medium, or of a slot's chip",
-	about: "In hex on stdout, lines that repeat as *; or raw, with -o. A raw dump is what\n'baton nvm check --file' reads.",
-	nargs: [2]int{1, 1},
+	name: "nvm dump", args: "store|SLOT | --file IMG [-o FILE | --records]", short: "the bytes of the store's medium, or of a slot's chip",
+	about: `In hex on stdout, lines that repeat as *; raw, with -o, as 'nvm check --file'
+reads it; or what the records are, with --records.`,
+	nargs: [2]int{0, 1},
 	run: func(t *tool, fs *flag.FlagSet) func(context.Context, []string) error {
+		var img imageFlags
+		img.flags(fs)
 		out := fs.String("o", "", "write the raw bytes to `FILE`")
+		words := fs.Bool("records", false, "say what the store's records and the config block are")
 		return func(ctx context.Context, args []string) error {
-			var d mgmt.NVMDump
-			err := t.wait(ctx, "reading "+args[0], func(ctx context.Context) (err error) {
-				d, err = t.agent.DumpNVM(ctx, args[0])
+			switch err := img.check(); {
+			case err != nil:
 				return err
-			})
-			if err != nil {
-				return err
+			case (len(args) == 1) == (img.file != ""):
+				return &usageError{"say one of store, a SLOT and --file IMG"}
+			case *out != "" && *words:
+				return &usageError{"-o writes bytes, --records words: say one"}
+			case img.file != "":
+				return t.dumpImage(ctx, img, *out, *words)
 			}
-			if *out != "" {
-				if err := writeFile(*out, d.Image); err != nil {
-					return err
-				}
-				return t.written(*out, len(d.Image), fmt.Sprintf("%s, %s", d.Of, d.Part), "baton nvm check --file "+*out)
-			}
-			if t.json {
-				return t.printJSON(d)
-			}
-			t.say("%s: %s, %d bytes from %d", d.Of, d.Part, len(d.Image), d.Offset)
-			return hexdump(t.stdout, d.Image, d.Offset)
+			return t.dumpNVM(ctx, args[0], *out, *words)
 		}
 	},
+}
+
+func (t *tool) dumpNVM(ctx context.Context, of, out string, words bool) error {
+	var d mgmt.NVMDump
+	err := t.wait(ctx, "reading "+of, func(ctx context.Context) (err error) {
+		d, err = t.agent.DumpNVM(ctx, of)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if words {
+		o, err := dumped(d)
+		if err != nil {
+			return err
+		}
+		r, err := recordsOf(ctx, d.Of, o)
+		if err != nil {
+			return err
+		}
+		return t.records(r)
+	}
+	if out != "" {
+		if err := writeFile(out, d.Image); err != nil {
+			return err
+		}
+		return t.written(out, len(d.Image), fmt.Sprintf("%s, %s", d.Of, d.Part), "baton nvm check --file "+out)
+	}
+	if t.json {
+		return t.printJSON(d)
+	}
+	t.say("%s: %s, %d bytes from %d", d.Of, d.Part, len(d.Image), d.Offset)
+	return hexdump(t.stdout, d.Image, d.Offset)
+}
+
+func (t *tool) dumpImage(ctx context.Context, img imageFlags, out string, words bool) error {
+	o, err := img.open()
+	if err != nil {
+		return err
+	}
+	if words {
+		r, err := recordsOf(ctx, img.file, o)
+		if err != nil {
+			return err
+		}
+		return t.records(r)
+	}
+	if out != "" {
+		return &usageError{"-o is for what the agent reads: " + img.file + " is a file already"}
+	}
+	d := mgmt.NVMDump{Of: img.file, Part: o.im.Part(), Image: o.im.Bytes()}
+	if t.json {
+		return t.printJSON(d)
+	}
+	t.say("%s: %s, %d bytes", d.Of, orDash(d.Part), len(d.Image))
+	return hexdump(t.stdout, d.Image, 0)
 }
 
 // hexdump writes lines of 16 bytes; those that repeat the one before become

@@ -14,7 +14,7 @@ const (
 	restartLimit = time.Minute
 	restartPoll  = 200 * time.Millisecond
 	// An answer may be of a look a moment ago.
-	restartSlack = 500 * time.Millisecond
+	restartSlack = 100 * time.Millisecond
 )
 
 // mark is when a run of the agent began, at the latest.
