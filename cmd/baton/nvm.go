@@ -14,7 +14,7 @@ import (
 )
 
 var nvmCheckCommand = command{
-	name: "nvm check", args: "[--file IMG [--part 24c256 | --page N] [--offset N]]", short: "what is wrong with the store and the config blocks",
+	name: "nvm check", args: "[--file IMG [flags]]", short: "what is wrong with the store and the config blocks",
 	about: `Asks the agent, or with --file looks at an image that a programmer has read from
 a chip. Nothing is written. Exit code 1 says that there is damage.`,
 	run: func(t *tool, fs *flag.FlagSet) func(context.Context, []string) error {
@@ -110,7 +110,7 @@ func (t *tool) sub(label, text string) {
 }
 
 var nvmRepairCommand = command{
-	name: "nvm repair", args: "[--format] [--yes] [--file IMG -o OUT ...]", short: "mend what nvm check found",
+	name: "nvm repair", args: "[--format] [--yes] [--file IMG -o OUT [flags]]", short: "mend what nvm check found",
 	about: `Shows the findings, asks, and does what they say. It never guesses an owner: a
 slot whose owner can not be known comes back free, and its memory counts as
 lost. --format makes the store anew where it is none, or not to be mended: all
