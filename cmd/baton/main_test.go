@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -30,7 +31,13 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"baton": main})
 }
 
-type fakeKey struct{}
+// agent is what scripts are run against.
+type agent struct {
+	fake   *servertest.Fake
+	keeper *servertest.Keeper
+}
+
+type agentKey struct{}
 
 // TestScripts runs testdata/script/*.txtar against an agent with a fake
 // enclosure, at $BATON_SOCKET.
@@ -39,26 +46,26 @@ func TestScripts(t *testing.T) {
 		Dir:           "testdata/script",
 		UpdateScripts: *update,
 		Setup: func(env *testscript.Env) error {
-			f := servertest.New()
-			socket, stop, err := serve(f)
+			a := agent{servertest.New(), servertest.NewKeeper()}
+			socket, stop, err := serve(a)
 			if err != nil {
 				return err
 			}
 			env.Defer(stop)
-			env.Values[fakeKey{}] = f
+			env.Values[agentKey{}] = a
 			env.Setenv("BATON_SOCKET", socket)
 			env.Setenv("TZ", "UTC")
 			env.Setenv("GORACE", "atexit_sleep_ms=0") // else each command takes a second more
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": exits, "fake": fake, "calls": calls,
+			"exits": exits, "fake": fake, "calls": calls, "mkimage": mkimage,
 		},
 	})
 }
 
-// serve serves f at a socket whose path is short.
-func serve(f *servertest.Fake) (socket string, stop func(), err error) {
+// serve serves a at a socket whose path is short.
+func serve(a agent) (socket string, stop func(), err error) {
 	dir, err := os.MkdirTemp("", "baton")
 	if err != nil {
 		return "", nil, err
@@ -68,7 +75,7 @@ func serve(f *servertest.Fake) (socket string, stop func(), err error) {
 	if err != nil {
 		return "", nil, err
 	}
-	s := server.New(f, server.Options{Agent: mgmt.Version, AdminUID: uint32(os.Geteuid()), Keeper: servertest.NewKeeper()})
+	s := server.New(a.fake, server.Options{Agent: mgmt.Version, AdminUID: uint32(os.Geteuid()), Keeper: a.keeper})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
@@ -103,7 +110,8 @@ func exits(ts *testscript.TestScript, _ bool, args []string) {
 
 // fake WHAT [ARGS]: changes what the enclosure is or does.
 func fake(ts *testscript.TestScript, _ bool, args []string) {
-	f := ts.Value(fakeKey{}).(*servertest.Fake)
+	defer time.Sleep(60 * time.Millisecond) // the server may show a look for 50 ms
+	f := ts.Value(agentKey{}).(agent).fake
 	slot := func(fn func(*enclosure.SlotStatus)) {
 		f.Edit(func(s *enclosure.Status) {
 			for i := range s.Slots {
@@ -133,6 +141,28 @@ func fake(ts *testscript.TestScript, _ bool, args []string) {
 		})
 	case "store":
 		f.Edit(func(s *enclosure.Status) { s.Store = enclosure.StoreStatus{Problem: args[1]}; s.Simulated = true })
+	case "problem":
+		slot(func(s *enclosure.SlotStatus) { s.Problem = args[2] })
+	case "parts":
+		f.Replace(args[1], enclosure.Parts{Engine: args[2], Serial: args[3]})
+	case "finding":
+		f.Set(func(s *servertest.Settings) {
+			s.NVM.Findings = append(s.NVM.Findings, enclosure.NVMFinding{Where: args[1], What: args[2], Grade: args[3], Repair: args[4], Lost: args[5]})
+		})
+	case "nvm":
+		f.Set(func(s *servertest.Settings) { s.NVM.State = args[1] })
+	case "drain":
+		f.Set(func(s *servertest.Settings) { s.FailVM, s.Reason = args[1], args[2] })
+	case "lost":
+		f.Set(func(s *servertest.Settings) { s.Lost = 12 })
+	case "refuse":
+		f.Refuse(args[1], enclosure.Code(args[2]), args[3])
+	case "expire":
+		ts.Value(agentKey{}).(agent).keeper.Expire()
+	case "restarts":
+		if got := me(strings.Join(ts.Value(agentKey{}).(agent).keeper.Restarts(), "; ")); got != args[1] {
+			ts.Fatalf("the agent was to start again for %q; want %q", got, args[1])
+		}
 	case "event":
 		f.Note(enclosure.Event{Kind: args[1], Text: args[2], Wall: time.Date(2026, 11, 30, 12, 0, 1, 0, time.UTC)})
 	default:
@@ -140,11 +170,18 @@ func fake(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
+// me has "uid ME" for whoever runs the tests.
+func me(s string) string {
+	return strings.ReplaceAll(s, fmt.Sprintf("uid %d", os.Geteuid()), "uid ME")
+}
+
+// token of what was seen, in a call.
+var token = regexp.MustCompile(`(?m)^(adopt \S+) [0-9a-f]{8}$`)
+
 // calls: the operations that got through are those of the file.
 func calls(ts *testscript.TestScript, _ bool, args []string) {
-	f := ts.Value(fakeKey{}).(*servertest.Fake)
-	got := strings.Join(f.Calls(), "\n") + "\n"
-	got = strings.ReplaceAll(got, fmt.Sprintf("uid %d", os.Geteuid()), "uid ME")
+	f := ts.Value(agentKey{}).(agent).fake
+	got := token.ReplaceAllString(me(strings.Join(f.Calls(), "\n")+"\n"), "$1 TOKEN")
 	if want := ts.ReadFile(args[0]); got != want {
 		ts.Fatalf("calls:\n%swant:\n%s", got, want)
 	}
@@ -162,16 +199,28 @@ func TestWidth(t *testing.T) {
 		s.Warnings = []string{strings.Repeat("warn of it ", 20)}
 	})
 	f.Memory.Reason = strings.Repeat("because of this and ", 12)
-	socket, stop, err := serve(f)
+	socket, stop, err := serve(agent{f, servertest.NewKeeper()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer stop()
-	for _, args := range [][]string{
-		{"status"}, {"status", "gpu0"}, {"verdict", "gpu0"}, {"moves"}, {"help"}, {"events"}, {"version"},
-		{"move", "train1", "--to", "server2", "--expect", "gpu0=16"}, {"move", "train1", "--to", "server2"}, {"attach", "train2", "--to", "server1"},
-		{"arm", "gpu0"}, {"fence", "server2"}, {"nonsense"}, {"status", "gpu9"},
-	} {
+	f.Replace("gpu1", enclosure.Parts{Device: strings.Repeat("a very long card ", 8), Block: strings.Repeat("w\u00f6rd ", 40)})
+	f.Set(func(s *servertest.Settings) {
+		s.NVM.Findings = []enclosure.NVMFinding{{Where: "store page 17", What: strings.Repeat("torn and ", 30), Grade: "damage", Repair: strings.Repeat("mended ", 30), Lost: strings.Repeat("lost ", 30)}}
+	})
+	f.Record(enclosure.AuditRecord{Run: 7, Kind: "fault", Slots: []string{"gpu0"}, Code: "hardware", By: "uid 12345", Text: strings.Repeat("it broke ", 14)})
+	all := [][]string{
+		{"status", "gpu0"}, {"help"}, {"version"}, {"slot", "adopt", "gpu1", "--dry-run"}, {"move", "resolve", "--force-free", "gpu0"}, {"nvm", "repair"},
+		{"move", "train1", "--to", "server2", "--expect", "gpu0=16"}, {"nonsense"}, {"status", "gpu9"}, {"config", "set", "hosts[server2].group", "101"},
+		{"config", "set", "network", `{"interface": "eth0", "address": "10.0.0.5/24"}`, "--yes"}, {"restore", "testdata/backup.json"},
+	}
+	for _, c := range commands {
+		// A configuration is shown as it was written.
+		if !alone[c.name] && c.name != "config show" && c.name != "backup" {
+			all = append(all, append(strings.Fields(c.name), sensible[c.name]...))
+		}
+	}
+	for _, args := range all {
 		var out bytes.Buffer
 		_ = run(t.Context(), append([]string{"--socket", socket}, args...), strings.NewReader(""), &out, &out) // some are refused
 		if out.Len() == 0 {
@@ -204,7 +253,7 @@ func TestWidth(t *testing.T) {
 func TestFollow(t *testing.T) {
 	servertest.NoLeaks(t)
 	f := servertest.New()
-	socket, stop, err := serve(f)
+	socket, stop, err := serve(agent{f, servertest.NewKeeper()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -214,7 +263,7 @@ func TestFollow(t *testing.T) {
 	pr, pw := io.Pipe()
 	done := make(chan error, 1)
 	go func() {
-		err := run(ctx, []string{"events", "--follow", "--socket", socket}, nil, pw, io.Discard)
+		err := run(ctx, []string{"watch", "--socket", socket}, nil, pw, io.Discard)
 		_ = pw.Close()
 		done <- err
 	}()
@@ -265,7 +314,7 @@ func TestExitCode(t *testing.T) {
 		{&mgmt.Problem{Code: "busy", Retry: true}, 3},
 		{&usageError{"x"}, 2},
 		{&mgmt.UnreachableError{Err: errors.New("x")}, 4},
-		{&lostMove{"id", &mgmt.UnreachableError{Err: errors.New("x")}}, 4},
+		{&lost{"move", "id", &mgmt.UnreachableError{Err: errors.New("x")}}, 4},
 		{&outcome{3}, 3},
 	} {
 		if got := exitCode(tt.err); got != tt.want {
