@@ -42,7 +42,7 @@ func serve(ctx context.Context, c *config.Config, log *slog.Logger) (err error) 
 		hw.explainStore(ctx)
 	}
 
-	l, err := server.Listen(c.Socket)
+	l, err := listen(c.Socket, log)
 	if err != nil {
 		return err
 	}
