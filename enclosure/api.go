@@ -188,6 +188,8 @@ type SlotStatus struct {
 	Memory       plan.Verdict
 	Values       plan.Values
 	Latches      []string
+	Power        string // of the device: on, off, unknown
+	Locate       bool   // its LED is on
 	Blocked      string // why, "" = not
 	Busy         bool   // an operation is under way
 	Problem      string

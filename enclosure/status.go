@@ -117,6 +117,7 @@ func (e *Enclosure) slotStatus(s *slot) SlotStatus {
 		Memory:       e.judgeLocked(s),
 		Busy:         s.holder != "" && s.holder != pollHolder,
 		Link:         "unknown",
+		Power:        "unknown",
 	}
 	if h := e.hostOf(st.Now.To); h != nil {
 		o.Host = h.Name
@@ -139,8 +140,16 @@ func (e *Enclosure) slotStatus(s *slot) SlotStatus {
 		o.ReadAge = time.Since(s.readAt)
 		o.Guard = s.live.Control&ee.CtlGuard != 0
 		o.Hold = s.live.Control&ee.CtlHold != 0
+		o.Locate = s.live.Control&ee.CtlLocate != 0
 		o.Values = plan.ValuesOf(s.live)
 		o.Latches = latchNames(s.live.Latch)
+		switch {
+		case !s.can(ee.CapStatus):
+		case s.live.Status&ee.StatPower != 0:
+			o.Power = "on"
+		default:
+			o.Power = "off"
+		}
 		switch {
 		case s.live.Status&ee.StatLink != 0:
 			o.Link = "up"

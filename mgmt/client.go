@@ -144,6 +144,108 @@ func (c *Client) Unfence(ctx context.Context, host string, epoch uint32) error {
 	return c.do(ctx, http.MethodPost, "/v1/hosts/"+url.PathEscape(host)+"/unfence", UnfenceRequest{Epoch: epoch}, nil)
 }
 
+// Drain moves or releases all slots of a host and waits for its end, which
+// may be minutes. A set that failed is no error: Done and Sets say so. If ctx
+// ends first, the drain goes on.
+func (c *Client) Drain(ctx context.Context, host string, r DrainRequest) (Drained, error) {
+	return post[Drained](ctx, c, "/v1/hosts/"+url.PathEscape(host)+"/drain", r)
+}
+
+// AdoptionOf looks who is in a slot, and what adopting them would do.
+func (c *Client) AdoptionOf(ctx context.Context, slot string) (Adoption, error) {
+	return get[Adoption](ctx, c, slotPath(slot, "adopt"))
+}
+
+// Adopt takes the parts that token stands for as the slot's.
+func (c *Client) Adopt(ctx context.Context, slot, token string) (Adoption, error) {
+	return post[Adoption](ctx, c, slotPath(slot, "adopt"), AdoptRequest{Token: token})
+}
+
+// Locate switches a slot's locate LED.
+func (c *Client) Locate(ctx context.Context, slot string, on bool) error {
+	return c.do(ctx, http.MethodPost, slotPath(slot, "locate"), LocateRequest{On: on}, nil)
+}
+
+// Power switches the power of the device in a slot that is cut.
+func (c *Client) Power(ctx context.Context, slot string, r PowerRequest) error {
+	return c.do(ctx, http.MethodPost, slotPath(slot, "power"), r, nil)
+}
+
+// Reset has the engine reset the device. What is in its memory is lost.
+func (c *Client) Reset(ctx context.Context, slot string, r ResetRequest) error {
+	return c.do(ctx, http.MethodPost, slotPath(slot, "reset"), r, nil)
+}
+
+// Resolve lets the blocked set of a move go on without some of its slots.
+func (c *Client) Resolve(ctx context.Context, move string, r ResolveRequest) (Move, error) {
+	return post[Move](ctx, c, "/v1/moves/"+url.PathEscape(move)+"/resolve", r)
+}
+
+// ForceFree makes the records of a slot say free, whatever the hardware does.
+// typed is the slot's name as a person typed it.
+func (c *Client) ForceFree(ctx context.Context, slot, typed string) error {
+	return c.Release(ctx, slot, ReleaseRequest{Mode: "force-free", Typed: typed})
+}
+
+// Config reads the configuration that is in force.
+func (c *Client) Config(ctx context.Context) (Config, error) {
+	return get[Config](ctx, c, "/v1/config")
+}
+
+// ApplyConfig replaces the configuration. What is wrong with it is in the
+// Problem's Errors.
+func (c *Client) ApplyConfig(ctx context.Context, r ConfigRequest) (ConfigApplied, error) {
+	return post[ConfigApplied](ctx, c, "/v1/config", r)
+}
+
+// ConfirmConfig keeps the network that is on trial.
+func (c *Client) ConfirmConfig(ctx context.Context) (Config, error) {
+	return post[Config](ctx, c, "/v1/config/confirm", nil)
+}
+
+// RevertConfig puts the configuration before the trial back at once.
+func (c *Client) RevertConfig(ctx context.Context) (Config, error) {
+	return post[Config](ctx, c, "/v1/config/revert", nil)
+}
+
+// Backup reads what is needed to set up a new controller.
+func (c *Client) Backup(ctx context.Context) (Backup, error) {
+	return get[Backup](ctx, c, "/v1/backup")
+}
+
+// Restore takes a backup over.
+func (c *Client) Restore(ctx context.Context, r RestoreRequest) (Restored, error) {
+	return post[Restored](ctx, c, "/v1/backup", r)
+}
+
+// CheckNVM looks for what is wrong with the store and the config blocks.
+func (c *Client) CheckNVM(ctx context.Context) (NVMReport, error) {
+	return get[NVMReport](ctx, c, "/v1/nvm/check")
+}
+
+// RepairNVM does what the report that r.Token stands for says.
+func (c *Client) RepairNVM(ctx context.Context, r RepairRequest) (NVMReport, error) {
+	return post[NVMReport](ctx, c, "/v1/nvm/repair", r)
+}
+
+// DumpNVM reads the medium of the store, or of a slot; of is "store" or a
+// slot's name.
+func (c *Client) DumpNVM(ctx context.Context, of string) (NVMDump, error) {
+	return get[NVMDump](ctx, c, "/v1/nvm/dump?of="+url.QueryEscape(of))
+}
+
+// Audit reads the records that the store keeps.
+func (c *Client) Audit(ctx context.Context) (Audit, error) {
+	return get[Audit](ctx, c, "/v1/audit")
+}
+
+// Metrics reads the metrics, in Prometheus text format.
+func (c *Client) Metrics(ctx context.Context) (string, error) {
+	var text []byte
+	err := c.do(ctx, http.MethodGet, "/v1/metrics", nil, &text)
+	return string(text), err
+}
+
 // Events reads the events after the one with ID after; "" = all that are kept.
 func (c *Client) Events(ctx context.Context, after string) (Events, error) {
 	path := "/v1/events"
@@ -241,7 +343,14 @@ func (c *Client) do(ctx context.Context, method, path string, body, answer any) 
 	if resp.StatusCode >= 300 {
 		return problem(resp)
 	}
-	if answer == nil {
+	switch answer := answer.(type) {
+	case nil:
+		return nil
+	case *[]byte: // an answer that is no JSON
+		*answer, err = io.ReadAll(io.LimitReader(resp.Body, MaxAnswer))
+		if err != nil {
+			return &UnreachableError{c.socket, fmt.Errorf("answer: %w", err)}
+		}
 		return nil
 	}
 	if err := json.NewDecoder(io.LimitReader(resp.Body, MaxAnswer)).Decode(answer); err != nil {

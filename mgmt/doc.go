@@ -18,5 +18,6 @@ const DefaultSocket = "/run/baton/baton.sock"
 // Bounds of a request and of an answer, in bytes.
 const (
 	MaxBody   = 64 << 10
+	MaxConfig = 256 << 10 // of a request that carries a configuration
 	MaxAnswer = 8 << 20
 )

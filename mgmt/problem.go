@@ -48,4 +48,5 @@ const (
 	MediaTypeJSON   = "application/json"
 	MediaTypeStream = "text/event-stream"
 	MediaProblem    = "application/problem+json"
+	MediaMetrics    = "text/plain; version=0.0.4; charset=utf-8"
 )

@@ -1,7 +1,9 @@
 package mgmt
 
 import (
+	"encoding/json"
 	"fmt"
+	"hash/crc32"
 	"strconv"
 	"strings"
 	"time"
@@ -57,6 +59,8 @@ type Slot struct {
 	Memory       Verdict  `json:"memory"`
 	Values       Values   `json:"values"`
 	Latches      []string `json:"latches"`
+	Power        string   `json:"power"`             // of the device: on, off, unknown
+	Locate       bool     `json:"locate"`            // its LED is on
 	Blocked      string   `json:"blocked,omitempty"` // why
 	Busy         bool     `json:"busy"`
 	Problem      string   `json:"problem,omitempty"`
@@ -433,6 +437,17 @@ type Backup struct {
 	Slots       []BackupSlot `json:"slots" strict:"required"`
 	Hosts       []BackupHost `json:"hosts" strict:"required"`
 	Sum         string       `json:"sum" strict:"required"` // CRC-32C over the rest
+}
+
+// Checksum is what Sum says of a whole Backup: the CRC-32C of its JSON text
+// with an empty sum, as "0x89ab12cd".
+func (b Backup) Checksum() string {
+	b.Sum = ""
+	text, err := json.Marshal(b)
+	if err != nil {
+		panic(fmt.Sprintf("encode backup: %v", err)) // it always encodes
+	}
+	return fmt.Sprintf("0x%08x", crc32.Checksum(text, crc32.MakeTable(crc32.Castagnoli)))
 }
 
 // BackupSlot is a slot's part of a Backup: a floor, never an assignment.

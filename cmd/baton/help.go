@@ -2,43 +2,81 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
-	"os"
-	"slices"
+	"strings"
 	"time"
 
-	"baton/ee"
 	"baton/mgmt"
-	"baton/mgmt/config"
 )
 
 var helpCommand = command{
 	name: "help", args: "[COMMAND]", short: "this, or more about a command",
-	nargs: [2]int{0, 1},
+	nargs: [2]int{0, 2},
 	run: func(t *tool, _ *flag.FlagSet) func(context.Context, []string) error {
 		return func(_ context.Context, args []string) error { return t.help(args) }
 	},
 }
 
+// helped answers help with --json.
+type helped struct {
+	Command string `json:"command"`
+	Group   string `json:"group"`
+	Usage   string `json:"usage"`
+	Short   string `json:"short"`
+}
+
+// help is about everything, a noun, or a command.
 func (t *tool) help(args []string) error {
-	if len(args) == 0 {
-		t.say("baton passes an I/O enclosure's devices from one server to another.\n")
-		for _, c := range commands {
-			t.say("  baton %-9s %s", c.name, c.short)
+	name := strings.Join(args, " ")
+	c, ok := lookup(name)
+	if name != "" && !ok && len(under(name)) == 0 {
+		return &usageError{fmt.Sprintf("there is no command %q%s", name, nearest(name))}
+	}
+	if t.json {
+		out := []helped{}
+		for _, g := range groups {
+			for _, c := range g.commands {
+				if name == "" || c.name == name || strings.HasPrefix(c.name, name+" ") {
+					out = append(out, helped{c.name, g.title, c.usage(), c.short})
+				}
+			}
 		}
-		t.say("\nFlags of all: --json answers in JSON; --socket PATH (or BATON_SOCKET) is the\nagent's, %s if left out. Flags may stand anywhere.", mgmt.DefaultSocket)
-		t.say("Exit codes: 0 done, 1 refused or failed, 2 usage, 3 retry may help, 4 the\nagent can not be reached.")
-		t.next("baton status", "baton help move")
-		return nil
+		return t.printJSON(out)
 	}
-	i := slices.IndexFunc(commands, func(c command) bool { return c.name == args[0] })
-	if i < 0 {
-		return &usageError{fmt.Sprintf("there is no command %q%s", args[0], nearest(args[0]))}
+	switch {
+	case name == "":
+		t.overview()
+	case !ok:
+		t.say("baton %s:\n", name)
+		for _, c := range under(name) {
+			t.briefly(c)
+		}
+		t.next("baton help " + under(name)[0].name)
+	default:
+		t.explain(c)
 	}
-	c := commands[i]
-	t.say("usage: baton %s %s\n", c.name, c.args)
+	return nil
+}
+
+func (t *tool) overview() {
+	t.say("baton passes an I/O enclosure's devices from one server to another.")
+	for _, g := range groups {
+		t.say("\n%s", g.title)
+		for _, c := range g.commands {
+			t.briefly(c)
+		}
+	}
+	t.say("\nFlags of all: --json answers in JSON; --socket PATH (or BATON_SOCKET) is the\nagent's, %s if left out. Flags may stand anywhere.", mgmt.DefaultSocket)
+	t.say("Exit codes: 0 done, 1 refused or failed, 2 usage, 3 retry may help, 4 the\nagent can not be reached.")
+	t.next("baton status", "baton help move")
+}
+
+// briefly is one line of a list of commands.
+func (t *tool) briefly(c command) { t.say("  baton %-14s %s", c.name, c.short) }
+
+func (t *tool) explain(c command) {
+	fmt.Fprintln(t.stdout, wrap("usage: "+c.usage(), 7)+"\n")
 	t.say("%s", c.short)
 	if c.about != "" {
 		t.say("\n%s", c.about)
@@ -55,9 +93,15 @@ func (t *tool) help(args []string) error {
 		if arg != "" {
 			arg = " " + arg
 		}
-		fmt.Fprintln(t.stdout, wrap(fmt.Sprintf("  --%-18s %s", f.Name+arg, text), 23))
+		dashes := "--"
+		if len(f.Name) == 1 {
+			dashes = " -"
+		}
+		fmt.Fprintln(t.stdout, wrap(fmt.Sprintf("  %s%-18s %s", dashes, f.Name+arg, text), 23))
 	})
-	return nil
+	for _, sub := range under(c.name) {
+		t.say("\nSee also: baton help %s", sub.name)
+	}
 }
 
 var versionCommand = command{
@@ -84,70 +128,4 @@ var versionCommand = command{
 			return nil
 		}
 	},
-}
-
-var configCommand = command{
-	name: "config", args: "check FILE", short: "say what is wrong with a configuration of batond",
-	about: "Reports all that is wrong at once, each with its line and key. Nothing is\nopened.",
-	nargs: [2]int{2, 2},
-	run: func(t *tool, _ *flag.FlagSet) func(context.Context, []string) error {
-		return func(_ context.Context, args []string) error {
-			if args[0] != "check" {
-				return &usageError{"usage: baton config check FILE"}
-			}
-			return t.checkConfig(args[1])
-		}
-	},
-}
-
-// checked answers config check.
-type checked struct {
-	OK     bool         `json:"ok"`
-	Errors []checkError `json:"errors"`
-}
-
-type checkError struct {
-	Line int    `json:"line"`
-	Key  string `json:"key"`
-	Text string `json:"text"`
-}
-
-func (t *tool) checkConfig(file string) error {
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return err
-	}
-	c, err := config.Parse(data, findProfile)
-	var errs config.Errors
-	if err != nil && !errors.As(err, &errs) {
-		return err
-	}
-	if t.json {
-		out := checked{OK: err == nil, Errors: []checkError{}}
-		for _, e := range errs {
-			out.Errors = append(out.Errors, checkError{e.Line, e.Key, e.Text})
-		}
-		if err := t.printJSON(out); err != nil {
-			return err
-		}
-	} else if err == nil {
-		t.say("%s: ok: enclosure %s, %s, %s, %s", file, c.Enclosure, count(len(c.Slots), "slot"), count(len(c.Hosts), "host"), count(len(c.VMs), "VM"))
-	} else {
-		for _, e := range errs {
-			fmt.Fprintln(t.stderr, wrap(fmt.Sprintf("%s:%d: %s: %s", file, e.Line, orDash(e.Key), e.Text), 2))
-		}
-		t.complain(fmt.Sprintf("%s: %s", file, count(len(errs), "error")), "next", "docs/configuration.md has every key")
-	}
-	if err != nil {
-		return &outcome{exitFailed}
-	}
-	return nil
-}
-
-func findProfile(name string) (config.Profile, error) {
-	p, err := ee.LoadProfile(name)
-	if err != nil {
-		return config.Profile{}, err
-	}
-	return config.Profile{Registers: p.Caps.Has(ee.CapStatus), LinkControl: p.Caps.Has(ee.CapLinkControl), BlockOffset: p.BlockOffset}, nil
 }

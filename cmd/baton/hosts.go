@@ -52,7 +52,7 @@ happens. Without --epoch it is the fence that stands now.`,
 			if *epoch >= 0 {
 				h.Epoch = uint32(*epoch)
 			}
-			if err := t.confirm(*yes, "%s may be given slots again: it must not hold anything of before", h.Name); err != nil {
+			if err := t.confirm(ctx, *yes, "%s may be given slots again: it must not hold anything of before", h.Name); err != nil {
 				return err
 			}
 			if err := t.agent.Unfence(ctx, h.Name, h.Epoch); err != nil {

@@ -11,8 +11,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"slices"
-	"strings"
 	"syscall"
 
 	"baton/mgmt"
@@ -69,6 +67,7 @@ type tool struct {
 	stdout io.Writer // of text: printable ASCII only
 	raw    io.Writer // of JSON
 	stderr io.Writer
+	live   *live // what is said while something takes long
 	agent  *mgmt.Client
 	verb   string // that was recognised
 
@@ -77,29 +76,9 @@ type tool struct {
 	socket string
 }
 
-// command is a verb.
-type command struct {
-	name  string
-	args  string // after the name
-	short string
-	about string // lines of help
-	run   func(t *tool, fs *flag.FlagSet) func(ctx context.Context, args []string) error
-	nargs [2]int // least and most positional arguments
-}
-
-// commands in the order of help. It is filled by init: help refers to it.
-var commands []command
-
-func init() {
-	commands = []command{
-		statusCommand, moveCommand, movesCommand, fenceCommand, unfenceCommand,
-		verdictCommand, attachCommand, armCommand, disarmCommand, ackCommand, aliveCommand, releaseCommand,
-		eventsCommand, configCommand, versionCommand, helpCommand,
-	}
-}
-
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
-	t := &tool{stdin: stdin, stdout: ascii{stdout}, raw: stdout, stderr: ascii{stderr}, socket: os.Getenv("BATON_SOCKET")}
+	l := newLive(stderr)
+	t := &tool{stdin: stdin, stdout: ascii{stdout, l}, raw: stdout, stderr: ascii{stderr, l}, live: l, socket: os.Getenv("BATON_SOCKET")}
 	if t.socket == "" {
 		t.socket = mgmt.DefaultSocket
 	}
@@ -114,23 +93,24 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 }
 
 func (t *tool) dispatch(ctx context.Context, args []string) error {
-	// Common flags may stand before the verb.
-	global := t.flags("baton")
-	if err := global.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			return t.help(nil)
-		}
-		return &usageError{err.Error()}
+	// Common flags may stand before the verb, and between its words.
+	rest, err := t.common(args)
+	if errors.Is(err, flag.ErrHelp) {
+		return t.help(nil)
 	}
-	verb, rest := "status", global.Args()
-	if len(rest) > 0 {
-		verb, rest = rest[0], rest[1:]
+	if err != nil {
+		return err
 	}
-	i := slices.IndexFunc(commands, func(c command) bool { return c.name == verb })
-	if i < 0 {
-		return &usageError{fmt.Sprintf("there is no command %q%s", verb, nearest(verb))}
+	if len(rest) == 0 {
+		rest = []string{"status"}
 	}
-	c := commands[i]
+	c, rest, err := t.find(rest)
+	if errors.Is(err, flag.ErrHelp) {
+		return t.help([]string{t.verb})
+	}
+	if err != nil {
+		return err
+	}
 	t.verb = c.name
 	fs := t.flags("baton " + c.name)
 	do := c.run(t, fs)
@@ -142,10 +122,21 @@ func (t *tool) dispatch(ctx context.Context, args []string) error {
 		return &usageError{err.Error()}
 	}
 	if len(pos) < c.nargs[0] || len(pos) > c.nargs[1] {
-		return &usageError{fmt.Sprintf("usage: baton %s %s", c.name, c.args)}
+		return &usageError{"usage: " + c.usage()}
 	}
 	t.agent = mgmt.Dial(t.socket)
 	return do(ctx, pos)
+}
+
+// common parses the flags that all commands have, up to the next word.
+func (t *tool) common(args []string) ([]string, error) {
+	fs := t.flags("baton")
+	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
+		return nil, err
+	} else if err != nil {
+		return nil, &usageError{err.Error()}
+	}
+	return fs.Args(), nil
 }
 
 // flags returns a set with those that every command has.
@@ -172,18 +163,6 @@ func interspersed(fs *flag.FlagSet, args []string) (pos []string, err error) {
 		}
 		pos, args = append(pos, rest[0]), rest[1:]
 	}
-}
-
-// nearest suggests a verb that begins alike.
-func nearest(verb string) string {
-	for n := len(verb); n > 0; n-- {
-		for _, c := range commands {
-			if strings.HasPrefix(c.name, verb[:n]) {
-				return fmt.Sprintf("; did you mean 'baton %s'?", c.name)
-			}
-		}
-	}
-	return ""
 }
 
 // printJSON is the answer to every command with --json.

@@ -265,7 +265,7 @@ func TestExitCode(t *testing.T) {
 		{&mgmt.Problem{Code: "busy", Retry: true}, 3},
 		{&usageError{"x"}, 2},
 		{&mgmt.UnreachableError{Err: errors.New("x")}, 4},
-		{&lostMove{"id", &mgmt.UnreachableError{Err: errors.New("x")}}, 4},
+		{&lost{"move", "id", &mgmt.UnreachableError{Err: errors.New("x")}}, 4},
 		{&outcome{3}, 3},
 	} {
 		if got := exitCode(tt.err); got != tt.want {

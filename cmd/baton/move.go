@@ -45,7 +45,7 @@ however often it is asked for, it has the effect of one.`,
 				return err
 			}
 			if *drop {
-				if err := t.confirm(*yes, "the memory of the devices of %s is lost", r.VM); err != nil {
+				if err := t.confirm(ctx, *yes, "the memory of the devices of %s is lost", r.VM); err != nil {
 					return err
 				}
 			}
@@ -80,7 +80,7 @@ func (t *tool) move(ctx context.Context, r mgmt.MoveRequest) error {
 			}
 		case a := <-done:
 			if errors.As(a.err, new(*mgmt.UnreachableError)) {
-				return &lostMove{r.ID, a.err}
+				return &lost{"move", r.ID, a.err}
 			}
 			if a.err != nil {
 				return a.err
@@ -97,17 +97,18 @@ func (t *tool) move(ctx context.Context, r mgmt.MoveRequest) error {
 	}
 }
 
-// lostMove is a move whose answer did not come.
-type lostMove struct {
-	id  string
-	err error
+// lost is something with an ID whose answer did not come.
+type lost struct {
+	what string
+	id   string
+	err  error
 }
 
-func (l *lostMove) Error() string {
-	return fmt.Sprintf("%v; the move %s may have been done", l.err, l.id)
+func (l *lost) Error() string {
+	return fmt.Sprintf("%v; the %s %s may have been done", l.err, l.what, l.id)
 }
 
-func (l *lostMove) Unwrap() error { return l.err }
+func (l *lost) Unwrap() error { return l.err }
 
 // steps prints those from shown on, and before the first what is moved.
 func (t *tool) steps(m mgmt.Move, shown int) int {

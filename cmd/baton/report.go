@@ -26,10 +26,10 @@ func (t *tool) report(ctx context.Context, err error) {
 	var p *mgmt.Problem
 	var u *mgmt.UnreachableError
 	var use *usageError
-	var lost *lostMove
+	var gone *lost
 	switch {
-	case errors.As(err, &lost):
-		t.complain(err.Error(), "next", fmt.Sprintf("the same command with --id %s: however often it is asked for, it is done once", lost.id))
+	case errors.As(err, &gone):
+		t.complain(err.Error(), "next", fmt.Sprintf("the same command with --id %s: however often it is asked for, it is done once", gone.id))
 	case errors.As(err, &p):
 		t.complain(p.Error(), t.details(ctx, p)...)
 	case errors.As(err, &u):
@@ -113,22 +113,73 @@ func (t *tool) reportJSON(err error) {
 	_ = t.printJSON(p) // where stdout is gone there is nobody to tell
 }
 
+// asks tells whether there is a person to ask.
+func (t *tool) asks() bool {
+	f, ok := t.stdin.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// answer reads a line that a person types after the question. No answer, and
+// an interrupt, is "".
+func (t *tool) answer(ctx context.Context, question string) string {
+	fmt.Fprint(t.stderr, wrap(question, 0))
+	line := make(chan string, 1)
+	go func() {
+		s, _ := bufio.NewReader(t.stdin).ReadString('\n')
+		line <- s
+	}()
+	select {
+	case s := <-line:
+		return strings.TrimSpace(s)
+	case <-ctx.Done():
+		fmt.Fprintln(t.stderr)
+		return ""
+	}
+}
+
+// unchanged ends a command that was not confirmed.
+func (t *tool) unchanged() error {
+	const text = "nothing was changed"
+	if t.json {
+		_ = t.printJSON(&mgmt.Problem{Title: "not confirmed", Code: "not-confirmed", Detail: text, State: text})
+	} else {
+		fmt.Fprintln(t.stderr, "baton: "+text)
+	}
+	return &outcome{exitFailed}
+}
+
 // confirm asks a person; a script says --yes beforehand.
-func (t *tool) confirm(yes bool, format string, args ...any) error {
+func (t *tool) confirm(ctx context.Context, yes bool, format string, args ...any) error {
 	if yes {
 		return nil
 	}
 	question := fmt.Sprintf(format, args...)
-	f, ok := t.stdin.(*os.File)
-	if !ok || !term.IsTerminal(int(f.Fd())) {
+	if !t.asks() {
 		return &usageError{question + ": this has to be confirmed, and there is nobody to ask; say --yes"}
 	}
-	fmt.Fprint(t.stderr, wrap(question+". Go on? [y/N] ", 0))
-	answer, _ := bufio.NewReader(t.stdin).ReadString('\n') // no answer is no
-	switch strings.ToLower(strings.TrimSpace(answer)) {
+	switch strings.ToLower(t.answer(ctx, question + ". Go on? [y/N] ")) {
 	case "y", "yes":
 		return nil
 	}
-	fmt.Fprintln(t.stderr, "baton: nothing was changed")
-	return &outcome{exitFailed}
+	return t.unchanged()
+}
+
+// retype has a person type a name, after the warnings: for what can not be
+// taken back. A script says --yes and the name by --typed.
+func (t *tool) retype(ctx context.Context, yes bool, typed, name string, warnings ...string) error {
+	switch {
+	case typed != "" && typed != name:
+		return &usageError{fmt.Sprintf("--typed %s is not %s; nothing was changed", typed, name)}
+	case typed != "" && yes:
+		return nil
+	case !t.asks():
+		return &usageError{fmt.Sprintf("%s This wants the name typed, and there is nobody to ask; say --yes --typed NAME", strings.Join(warnings, " "))}
+	}
+	for _, w := range warnings {
+		fmt.Fprintln(t.stderr, wrap(w, 0))
+	}
+	if t.answer(ctx, fmt.Sprintf("Type %s to go on: ", name)) != name {
+		return t.unchanged()
+	}
+	return nil
 }

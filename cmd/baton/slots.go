@@ -239,7 +239,7 @@ after a reset of the devices.`,
 				return &mgmt.Problem{Code: "unknown-vm", Detail: "no slot is with, or held for, a VM " + r.VM, State: "nothing was changed", Next: "baton status"}
 			}
 			if r.Mode == "free" {
-				if err := t.confirm(*yes, "the memory of %s is lost", strings.Join(r.Slots, " ")); err != nil {
+				if err := t.confirm(ctx, *yes, "the memory of %s is lost", strings.Join(r.Slots, " ")); err != nil {
 					return err
 				}
 			}

@@ -12,9 +12,22 @@ const width = 80
 
 // ascii passes printable ASCII and newlines on: what an agent sends is not to
 // move the cursor of who reads it.
-type ascii struct{ w io.Writer }
+type ascii struct {
+	w    io.Writer
+	live *live
+}
 
 func (a ascii) Write(p []byte) (int, error) {
+	return a.live.around(func() (int, error) {
+		if _, err := a.w.Write(printable(p)); err != nil {
+			return 0, err
+		}
+		return len(p), nil
+	})
+}
+
+// printable has '?' for all but printable ASCII and newlines.
+func printable(p []byte) []byte {
 	out := make([]byte, len(p))
 	for i, c := range p {
 		if c != '\n' && (c < ' ' || c > '~') {
@@ -22,10 +35,7 @@ func (a ascii) Write(p []byte) (int, error) {
 		}
 		out[i] = c
 	}
-	if _, err := a.w.Write(out); err != nil {
-		return 0, err
-	}
-	return len(p), nil
+	return out
 }
 
 // wrap breaks s at spaces so that it fits; lines after the first are indented.

@@ -86,6 +86,8 @@ func wireSlot(s enclosure.SlotStatus) mgmt.Slot {
 		Memory:       wireVerdict(s.Memory),
 		Values:       wireValues(s.Values),
 		Latches:      list(s.Latches),
+		Power:        s.Power,
+		Locate:       s.Locate,
 		Blocked:      s.Blocked,
 		Busy:         s.Busy,
 		Problem:      s.Problem,

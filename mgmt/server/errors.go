@@ -8,6 +8,7 @@ import (
 
 	"baton/enclosure"
 	"baton/mgmt"
+	"baton/mgmt/config"
 )
 
 const (
@@ -68,21 +69,31 @@ var meanings = map[string]meaning{
 	mgmt.CodeTimeout:    {http.StatusServiceUnavailable, "it took too long"},
 }
 
+// own is a refusal by the interface itself, of which the enclosure does not
+// know.
+type own struct{ mgmt.Problem }
+
+func (o *own) Error() string { return o.Problem.Error() }
+
 // problem makes one of the interface's own; nothing was changed by it.
-func problem(code, format string, args ...any) *mgmt.Problem {
-	return &mgmt.Problem{
+func problem(code, format string, args ...any) *own {
+	return &own{mgmt.Problem{
 		Code:   code,
 		Detail: fmt.Sprintf(format, args...),
 		State:  "nothing was changed",
 		Retry:  code == mgmt.CodeOverloaded,
-	}
+	}}
 }
 
 // toProblem turns any error into a problem document.
 func toProblem(err error) *mgmt.Problem {
 	var p mgmt.Problem
-	if own, ok := errors.AsType[*mgmt.Problem](err); ok {
-		p = *own
+	if o, ok := errors.AsType[*own](err); ok {
+		p = o.Problem
+	} else if k, ok := errors.AsType[*mgmt.Problem](err); ok {
+		p = *k
+	} else if bad, ok := errors.AsType[config.Errors](err); ok {
+		p = fromConfig(bad)
 	} else if e, ok := errors.AsType[*enclosure.Error](err); ok {
 		p = fromError(e)
 	} else if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
@@ -110,9 +121,28 @@ func fromError(e *enclosure.Error) mgmt.Problem {
 	return p
 }
 
-// fail answers with a problem document.
+func fromConfig(bad config.Errors) mgmt.Problem {
+	p := mgmt.Problem{
+		Code: string(enclosure.CodeBadConfig), Detail: fmt.Sprintf("the configuration has %d errors", len(bad)),
+		State: "nothing was changed", Next: "correct them; 'baton config check' shows them without applying anything",
+	}
+	if len(bad) == 1 {
+		p.Detail = "the configuration has an error"
+	}
+	for _, e := range bad {
+		p.Errors = append(p.Errors, mgmt.ConfigError{Line: e.Line, Key: e.Key, Text: e.Text})
+	}
+	return p
+}
+
+// fail answers with a problem document. A refusal of the interface's own is
+// told to the enclosure, which records and counts it with its own.
 func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	p := toProblem(err)
+	if _, ok := errors.AsType[*own](err); ok {
+		peer, _ := r.Context().Value(peerKey{}).(Peer)
+		s.backend.Refuse(peer.String(), enclosure.Code(p.Code), p.Detail)
+	}
 	if p.Status == http.StatusInternalServerError {
 		s.opt.Log.Error("request failed", "request", r.Method+" "+clip(r.URL.Path), "err", err)
 	}

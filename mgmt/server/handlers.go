@@ -203,9 +203,18 @@ func (s *Server) release(c *call) (any, error) {
 		return nil, err
 	}
 	var bad badly
+	if in.Mode == string(enclosure.ForceFree) {
+		return nil, s.forceFree(c, in)
+	}
 	r := enclosure.ReleaseRequest{VM: in.VM, Slots: bad.set(c, in.Slots), Expect: bad.generations("expect", in.Expect), Mode: enclosure.ReleaseMode(in.Mode), By: c.by()}
 	if !slices.Contains([]enclosure.ReleaseMode{enclosure.ReleaseKeep, enclosure.ReleaseHold, enclosure.ReleaseFree}, r.Mode) {
-		bad.add("mode: %q is none of keep, hold, free", clip(in.Mode))
+		bad.add("mode: %q is none of keep, hold, free, force-free", clip(in.Mode))
+	}
+	if in.VM == "" {
+		bad.add("vm: missing")
+	}
+	if in.Typed != "" {
+		bad.add("typed: is for mode force-free only")
 	}
 	if err := bad.err(); err != nil {
 		return nil, err

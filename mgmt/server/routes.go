@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -42,7 +43,13 @@ type route struct {
 	roles        Roles
 	limit        time.Duration // for the operation; a move's Wait comes on top
 	serve        func(*Server, *call) (any, error)
-	query        []string // parameters that it takes
+	takes        takes
+}
+
+// takes is what a route takes beside its path.
+type takes struct {
+	query []string // parameters
+	body  int64    // bytes of a POST's body at most; 0 = mgmt.MaxBody
 }
 
 const (
@@ -52,28 +59,49 @@ const (
 	// A fence waits for the slots of its host, and a move for its engines;
 	// both are bounded by the enclosure. This is the bound behind that.
 	long = 2 * time.Minute
+	// A drain is one move after another.
+	drain = 30 * time.Minute
 )
 
 // routes is the whole interface.
 var routes = []route{
-	{"GET", "/v1/enclosure", all, read, (*Server).enclosure, nil},
-	{"GET", "/v1/slots", all, read, (*Server).slots, nil},
-	{"GET", "/v1/slots/{slot}", all, read, (*Server).slot, nil},
-	{"GET", "/v1/slots/{slot}/verdict", all, read, (*Server).verdict, nil},
-	{"POST", "/v1/slots/{slot}/attach", Admin, long, (*Server).attach, nil},
-	{"POST", "/v1/slots/{slot}/arm", Admin, change, (*Server).arm, nil},
-	{"POST", "/v1/slots/{slot}/disarm", Admin, change, (*Server).disarm, nil},
-	{"POST", "/v1/slots/{slot}/ack", Admin, change, (*Server).ack, nil},
-	{"POST", "/v1/slots/{slot}/alive", Admin, change, (*Server).alive, nil},
-	{"POST", "/v1/slots/{slot}/release", Admin, long, (*Server).release, nil},
-	{"GET", "/v1/moves", all, read, (*Server).moves, nil},
-	{"POST", "/v1/moves", Admin, long, (*Server).move, nil},
-	{"GET", "/v1/moves/{id}", all, read, (*Server).moveByID, nil},
-	{"GET", "/v1/hosts", all, read, (*Server).hosts, nil},
-	{"GET", "/v1/hosts/{host}", all, read, (*Server).host, nil},
-	{"POST", "/v1/hosts/{host}/fence", Admin, long, (*Server).fence, nil},
-	{"POST", "/v1/hosts/{host}/unfence", Admin, change, (*Server).unfence, nil},
-	{"GET", "/v1/events", all, read, (*Server).events, []string{"after"}},
+	{"GET", "/v1/enclosure", all, read, (*Server).enclosure, takes{}},
+	{"GET", "/v1/slots", all, read, (*Server).slots, takes{}},
+	{"GET", "/v1/slots/{slot}", all, read, (*Server).slot, takes{}},
+	{"GET", "/v1/slots/{slot}/verdict", all, read, (*Server).verdict, takes{}},
+	{"POST", "/v1/slots/{slot}/attach", Admin, long, (*Server).attach, takes{}},
+	{"POST", "/v1/slots/{slot}/arm", Admin, change, (*Server).arm, takes{}},
+	{"POST", "/v1/slots/{slot}/disarm", Admin, change, (*Server).disarm, takes{}},
+	{"POST", "/v1/slots/{slot}/ack", Admin, change, (*Server).ack, takes{}},
+	{"POST", "/v1/slots/{slot}/alive", Admin, change, (*Server).alive, takes{}},
+	{"POST", "/v1/slots/{slot}/release", Admin, long, (*Server).release, takes{}},
+	{"GET", "/v1/slots/{slot}/adopt", all, change, (*Server).adoption, takes{}},
+	{"POST", "/v1/slots/{slot}/adopt", Admin, long, (*Server).adopt, takes{}},
+	{"POST", "/v1/slots/{slot}/locate", Admin, change, (*Server).locate, takes{}},
+	{"POST", "/v1/slots/{slot}/power", Admin, change, (*Server).power, takes{}},
+	{"POST", "/v1/slots/{slot}/reset", Admin, change, (*Server).reset, takes{}},
+	{"GET", "/v1/moves", all, read, (*Server).moves, takes{}},
+	{"POST", "/v1/moves", Admin, long, (*Server).move, takes{}},
+	{"GET", "/v1/moves/{id}", all, read, (*Server).moveByID, takes{}},
+	{"POST", "/v1/moves/{id}/resolve", Admin, long, (*Server).resolve, takes{}},
+	{"GET", "/v1/hosts", all, read, (*Server).hosts, takes{}},
+	{"GET", "/v1/hosts/{host}", all, read, (*Server).host, takes{}},
+	{"POST", "/v1/hosts/{host}/fence", Admin, long, (*Server).fence, takes{}},
+	{"POST", "/v1/hosts/{host}/unfence", Admin, change, (*Server).unfence, takes{}},
+	{"POST", "/v1/hosts/{host}/drain", Admin, drain, (*Server).drain, takes{}},
+	{"GET", "/v1/events", all, read, (*Server).events, takes{query: []string{"after"}}},
+	{"GET", "/v1/audit", all, read, (*Server).audit, takes{}},
+	{"GET", "/v1/nvm/check", all, change, (*Server).checkNVM, takes{}},
+	{"POST", "/v1/nvm/repair", Admin, long, (*Server).repairNVM, takes{}},
+	// Whole media, also with what a person might not want everybody to see.
+	{"GET", "/v1/nvm/dump", Admin, change, (*Server).dumpNVM, takes{query: []string{"of"}}},
+	{"GET", "/v1/config", all, read, (*Server).config, takes{}},
+	{"POST", "/v1/config", Admin, long, (*Server).applyConfig, takes{body: mgmt.MaxConfig}},
+	{"POST", "/v1/config/confirm", Admin, change, (*Server).confirmConfig, takes{}},
+	{"POST", "/v1/config/revert", Admin, long, (*Server).revertConfig, takes{}},
+	{"GET", "/v1/backup", Admin, read, (*Server).backup, takes{}},
+	{"POST", "/v1/backup", Admin, long, (*Server).restore, takes{body: mgmt.MaxConfig}},
+	{"GET", "/v1/metrics", all, read, (*Server).metrics, takes{}},
 }
 
 // call is one request on its way through a route.
@@ -83,6 +111,9 @@ type call struct {
 	w    http.ResponseWriter
 	peer Peer
 	body []byte // of a POST
+
+	// after, if set, is called when the answer has been written.
+	after func()
 }
 
 // by names the caller for events.
@@ -123,7 +154,6 @@ func (s *Server) dispatch(rt route, w http.ResponseWriter, r *http.Request) {
 	peer, _ := r.Context().Value(peerKey{}).(Peer)
 	role := s.role(peer)
 	if rt.roles&role == 0 {
-		s.opt.Log.Warn("refused", "by", peer, "role", role, "request", rt.method+" "+clip(r.URL.Path))
 		s.fail(w, r, problem(mgmt.CodePermission, "%s is %s, and %s %s is for %s", peer, orNobody(role), rt.method, clip(r.URL.Path), rt.roles))
 		return
 	}
@@ -134,7 +164,7 @@ func (s *Server) dispatch(rt route, w http.ResponseWriter, r *http.Request) {
 	}
 	if rt.method == http.MethodPost {
 		var err error
-		if c.body, err = readBody(w, r); err != nil {
+		if c.body, err = readBody(w, r, cmp.Or(rt.takes.body, mgmt.MaxBody)); err != nil {
 			s.fail(w, r, err)
 			return
 		}
@@ -153,24 +183,41 @@ func (s *Server) dispatch(rt route, w http.ResponseWriter, r *http.Request) {
 	default:
 		s.answer(w, http.StatusOK, mgmt.MediaTypeJSON, answer)
 	}
+	if c.after != nil && err == nil {
+		_ = http.NewResponseController(w).Flush() // a client that is gone does not keep it from being done
+		c.after()
+	}
 }
 
-// answer writes the answer within writeTimeout. A client that does not take it
-// by then loses its connection.
+// answer writes v as JSON.
 func (s *Server) answer(w http.ResponseWriter, status int, mediaType string, v any) {
+	s.write(w, status, mediaType, encode(v))
+}
+
+// encode gives the JSON text of an answer; of nil, none.
+func encode(v any) []byte {
+	if v == nil {
+		return nil
+	}
 	var buf bytes.Buffer
-	if v != nil {
-		e := json.NewEncoder(&buf)
-		e.SetEscapeHTML(false)
-		if err := e.Encode(v); err != nil {
-			panic(fmt.Sprintf("encode %T: %v", v, err)) // wire types always encode
-		}
+	e := json.NewEncoder(&buf)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		panic(fmt.Sprintf("encode %T: %v", v, err)) // wire types always encode
+	}
+	return buf.Bytes()
+}
+
+// write writes the answer within writeTimeout. A client that does not take it
+// by then loses its connection.
+func (s *Server) write(w http.ResponseWriter, status int, mediaType string, body []byte) {
+	if len(body) > 0 {
 		w.Header().Set("Content-Type", mediaType)
 	}
 	w.Header().Set("Cache-Control", "no-store")
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
 	w.WriteHeader(status)
-	if _, err := w.Write(buf.Bytes()); err != nil && buf.Len() > 0 {
+	if _, err := w.Write(body); err != nil && len(body) > 0 {
 		s.opt.Log.Debug("answer not taken", "err", err)
 	}
 }
@@ -181,21 +228,21 @@ func checkQuery(rt route, r *http.Request) error {
 		return problem(codeBad, "the query %q can not be read", clip(r.URL.RawQuery))
 	}
 	for k, vals := range q {
-		if !slices.Contains(rt.query, k) || len(vals) != 1 {
+		if !slices.Contains(rt.takes.query, k) || len(vals) != 1 {
 			return problem(codeBad, "query parameter %q is unknown here or given twice", clip(k))
 		}
 	}
 	return nil
 }
 
-// readBody reads at most MaxBody of a JSON body, or none.
-func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
-	if r.ContentLength > mgmt.MaxBody {
-		return nil, problem(mgmt.CodeTooLarge, "the body has %d bytes, at most %d", r.ContentLength, mgmt.MaxBody)
+// readBody reads at most most bytes of a JSON body, or none.
+func readBody(w http.ResponseWriter, r *http.Request, most int64) ([]byte, error) {
+	if r.ContentLength > most {
+		return nil, problem(mgmt.CodeTooLarge, "the body has %d bytes, at most %d", r.ContentLength, most)
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, mgmt.MaxBody))
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, most))
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return nil, problem(mgmt.CodeTooLarge, "the body has more than %d bytes", mgmt.MaxBody)
+		return nil, problem(mgmt.CodeTooLarge, "the body has more than %d bytes", most)
 	}
 	if err != nil {
 		return nil, problem(codeBad, "the body did not arrive whole: %v", err)

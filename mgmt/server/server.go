@@ -57,8 +57,9 @@ type Backend interface {
 	DumpNVM(ctx context.Context, of string) (enclosure.NVMDump, error)
 }
 
-// Keeper keeps the agent's configuration: it checks, stores and applies it.
-// Errors are *enclosure.Error or *mgmt.Problem.
+// Keeper keeps the agent's configuration: it checks, stores and applies it, and
+// records what it changed or refused. Errors are *enclosure.Error,
+// *mgmt.Problem or config.Errors.
 type Keeper interface {
 	Config() mgmt.Config
 	VMs() []mgmt.VM     // as configured now

@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -155,7 +154,7 @@ func TestBadInput(t *testing.T) {
 		{"arm with half a proof", "POST", "/v1/slots/gpu0/arm", "application/json", `{"id":"` + id1 + `","generation":"9f3c2a10-17","seen":{"resets":4}}`, 400, "bad-request", "seen.epoch: missing; seen.ident: missing"},
 		{"lease", "POST", "/v1/slots/gpu0/arm", "application/json", `{"id":"` + id1 + `","generation":"9f3c2a10-17","lease_ms":-1}`, 400, "bad-request", "lease_ms: -1 is outside 0..86400000"},
 		{"alive, number too large", "POST", "/v1/slots/gpu0/alive", "application/json", `{"generation":"9f3c2a10-17","seen":{"resets":4294967296,"epoch":1,"ident":1}}`, 400, "bad-request", "seen.resets: is 4294967296, want a whole number from 0 to 4294967295"},
-		{"release, other mode", "POST", "/v1/slots/gpu0/release", "application/json", `{"vm":"train1","mode":"drop"}`, 400, "bad-request", `mode: "drop" is none of keep, hold, free`},
+		{"release, other mode", "POST", "/v1/slots/gpu0/release", "application/json", `{"vm":"train1","mode":"drop"}`, 400, "bad-request", `mode: "drop" is none of keep, hold, free, force-free`},
 		{"unfence without epoch", "POST", "/v1/hosts/server3/unfence", "application/json", `{}`, 400, "bad-request", "epoch: missing"},
 		{"unfence, late", "POST", "/v1/hosts/server3/unfence", "application/json", `{"epoch":1}`, 409, "stale-unfence", "host server3 was fenced again: epoch 2, not 1"},
 	} {
@@ -207,7 +206,7 @@ func TestReads(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if e.Name != "rack7-io2" || e.Agent != "1.2.3" || e.Store.Incarnation != "9f3c2a10" || len(e.Slots) != 4 || len(e.Hosts) != 3 || len(e.VMs) != 1 || !slices.Equal(e.Warnings, []string{"w1"}) {
+	if e.Name != "rack7-io2" || e.Agent != "1.2.3" || e.Store.Incarnation != "9f3c2a10" || len(e.Slots) != 4 || len(e.Hosts) != 3 || len(e.VMs) != 2 || e.VMs[1].Policy != "on-move" || len(e.Warnings) != 0 {
 		t.Errorf("Enclosure = %+v", e)
 	}
 	s, err := c.Slot(ctx, "gpu0")
@@ -275,7 +274,7 @@ func TestOperations(t *testing.T) {
 	must(c.Release(ctx, "gpu0", mgmt.ReleaseRequest{VM: "train1", Slots: []string{"gpu0", "gpu1"}, Mode: "hold"}))
 	fd, err := c.Fence(ctx, "server1")
 	must(err)
-	if diff := cmp.Diff(mgmt.Fenced{Host: "server1", Epoch: 2, Slots: []string{"gpu0", "gpu1", "nic0"}}, fd); diff != "" {
+	if diff := cmp.Diff(mgmt.Fenced{Host: "server1", Epoch: 2, Slots: []string{"gpu2"}}, fd); diff != "" {
 		t.Errorf("Fence:\n%s", diff)
 	}
 	must(c.Unfence(ctx, "server1", 2))

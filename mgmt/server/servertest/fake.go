@@ -26,14 +26,18 @@ const Incarnation = 0x9f3c2a10
 type Fake struct {
 	Settings
 
-	mu      sync.Mutex
-	status  enclosure.Status
-	moves   map[ee.UUID]enclosure.Move
-	asked   map[ee.UUID]string
-	events  []enclosure.Event
-	seq     uint64
-	changed chan struct{}
-	calls   []string
+	mu       sync.Mutex
+	status   enclosure.Status
+	moves    map[ee.UUID]enclosure.Move
+	asked    map[ee.UUID]string
+	drained  map[ee.UUID]enclosure.Drained
+	parts    map[string]parts
+	audit    []enclosure.AuditRecord
+	counters enclosure.Counters
+	events   []enclosure.Event
+	seq      uint64
+	changed  chan struct{}
+	calls    []string
 }
 
 // Settings are what a test wants of a Fake. While it is served they are
@@ -48,6 +52,14 @@ type Settings struct {
 	Err error
 	// Memory is what verdicts say.
 	Memory plan.Verdict
+	// FailVM, if set, is a VM whose set a drain can not get off its host, for
+	// Reason.
+	FailVM string
+	// NVM is what a check finds. A repair takes all findings away that it can
+	// do something about.
+	NVM enclosure.NVMReport
+	// Lost is how many audit records are no longer kept.
+	Lost uint32
 }
 
 // Set changes the settings.
@@ -76,7 +88,7 @@ func New() *Fake {
 		s := enclosure.SlotStatus{
 			Name: name, Profile: "regs-v1", Capabilities: []string{"LinkControl", "Status"}, Device: device,
 			Group: ee.GroupFree, Host: host, VM: vm, Generation: ee.Generation{Incarnation: Incarnation, Counter: gen},
-			Flag: plan.None, Policy: plan.Always, Link: "down", ReadAge: 300 * time.Millisecond,
+			Flag: plan.None, Policy: plan.Always, Link: "down", Power: "on", ReadAge: 300 * time.Millisecond,
 		}
 		if host != "" {
 			s.Group, s.Link, s.Guard, s.Flag, s.Peer = groups[host], "up", true, plan.Spent, "8c:df:9d:00:02:01"
@@ -85,7 +97,7 @@ func New() *Fake {
 		return s
 	}
 	f := &Fake{
-		Settings: Settings{Memory: yes},
+		Settings: Settings{Memory: yes, NVM: enclosure.NVMReport{State: "formatted"}},
 		status: enclosure.Status{
 			Name:   "rack7-io2",
 			Uptime: 74*time.Hour + 5*time.Minute,
@@ -104,8 +116,22 @@ func New() *Fake {
 		},
 		moves:   map[ee.UUID]enclosure.Move{},
 		asked:   map[ee.UUID]string{},
+		drained: map[ee.UUID]enclosure.Drained{},
+		parts:   map[string]parts{},
+		counters: enclosure.Counters{
+			Moves: map[enclosure.MoveState]uint64{}, Refusals: map[enclosure.Code]uint64{},
+			BusErrors: map[string]uint64{"i2c-5": 0, "i2c-6": 0}, PageWrites: 12,
+		},
 		changed: make(chan struct{}),
 	}
+	for i, s := range f.status.Slots {
+		known := enclosure.Parts{
+			Engine: fmt.Sprintf("8c:df:9d:00:01:%02x", i+1), Device: s.Device, Serial: fmt.Sprintf("0x48b02d0300a1b2c%d", i+3),
+			Chip: fmt.Sprintf("24c256 at i2c-5/0x%x", 0x50+i), Block: fmt.Sprintf("generation %s, group %d", s.Generation, s.Group),
+		}
+		f.parts[s.Name] = parts{known, known}
+	}
+	f.audit = append(f.audit, enclosure.AuditRecord{Seq: 41, Run: 6, Uptime: 2 * time.Second, Kind: "config", Text: "configuration 3 applied: vms train2 is new", By: "uid 0"})
 	f.note(enclosure.Event{Kind: "recovery", Text: "4 slots read back; nothing had to be done"})
 	return f
 }
@@ -133,6 +159,7 @@ func (f *Fake) Note(e enclosure.Event) {
 
 func (f *Fake) note(e enclosure.Event) {
 	f.seq++
+	f.counters.Events++
 	e.Seq = f.seq
 	e.Uptime = f.status.Uptime + time.Duration(f.seq)*time.Millisecond
 	f.events = append(f.events, e)
@@ -163,7 +190,20 @@ func (f *Fake) Status(context.Context) enclosure.Status {
 	s := f.status
 	s.Slots = slices.Clone(s.Slots)
 	s.Hosts = slices.Clone(s.Hosts)
+	for i := range s.Hosts {
+		s.Hosts[i].Slots = f.slotsOf(s.Hosts[i].Name)
+	}
 	return s
+}
+
+// slotsOf are the slots that are with host.
+func (f *Fake) slotsOf(host string) (names []string) {
+	for _, s := range f.status.Slots {
+		if s.Host == host {
+			names = append(names, s.Name)
+		}
+	}
+	return names
 }
 
 // begin is what every operation does first.
@@ -195,6 +235,9 @@ func (f *Fake) host(name string) (*enclosure.HostStatus, error) {
 	}
 	return &f.status.Hosts[i], nil
 }
+
+// macOf is the MAC of a host's engine.
+func macOf(host string) string { return fmt.Sprintf("8c:df:9d:00:02:%02x", groups[host]-100) }
 
 func refusal(code enclosure.Code, slot, format string, args ...any) *enclosure.Error {
 	return &enclosure.Error{Code: code, Slot: slot, What: fmt.Sprintf(format, args...), State: "nothing was changed"}
@@ -237,11 +280,12 @@ func (f *Fake) Move(ctx context.Context, r enclosure.MoveRequest) (enclosure.Mov
 	if f.End != "" {
 		m.State = f.End
 	}
-	if f.End == "" || f.End == enclosure.MoveWaiting {
+	if (f.End == "" || f.End == enclosure.MoveWaiting) && r.VM != f.FailVM {
 		m.Memory = map[string]plan.Verdict{}
 		for _, n := range m.Slots {
 			s, _ := f.slot(n)
-			s.Host, s.Group, s.Generation, s.Flag = r.To, groups[r.To], m.Generation, plan.Target
+			s.Host, s.Group, s.VM, s.Generation, s.Flag = r.To, groups[r.To], r.VM, m.Generation, plan.Target
+			s.Link, s.Held, s.Cut, s.Released, s.Peer = "up", false, "", false, macOf(r.To)
 			v := f.Memory
 			if !r.Preserve {
 				v = plan.Verdict{Preserved: plan.No, Reason: "the move did not ask for it, and the agent reset the device", Flag: plan.None}
@@ -252,9 +296,28 @@ func (f *Fake) Move(ctx context.Context, r enclosure.MoveRequest) (enclosure.Mov
 		step("assigned", "group %d, generation %d, read back", groups[r.To], m.Generation.Counter)
 		step("linked", "%s up with %s", strings.Join(m.Slots, " "), r.To)
 	}
+	if r.VM == f.FailVM {
+		m.State, m.Memory = enclosure.MoveUndone, nil
+	}
+	if m.State == enclosure.MoveBlocked {
+		for _, n := range m.Slots {
+			s, _ := f.slot(n)
+			s.Host, s.Group, s.Held, s.Link, s.Cut, s.Peer, s.Blocked = "", ee.GroupFree, true, "down", "confirmed", "", m.Reason
+		}
+	}
 	f.moves[r.ID] = m
 	f.status.Moves = append(f.status.Moves, m)
+	f.counters.Moves[m.State]++
+	f.record(enclosure.AuditRecord{Kind: "move", Slots: m.Slots, Host: r.To, VM: r.VM, Move: r.ID.String(), Text: moved(m), By: r.By})
 	return m, nil
+}
+
+func moved(m enclosure.Move) string {
+	s := fmt.Sprintf("%s -> %s: %s", cmp.Or(m.From, "(free)"), m.To, m.State)
+	if m.Reason != "" {
+		s += ": " + m.Reason
+	}
+	return s
 }
 
 func (f *Fake) validate(r enclosure.MoveRequest) (enclosure.Move, error) {
@@ -385,7 +448,44 @@ func (f *Fake) Alive(ctx context.Context, r enclosure.AliveRequest) error {
 
 // Release is that of Backend.
 func (f *Fake) Release(ctx context.Context, r enclosure.ReleaseRequest) error {
-	return f.begin(ctx, "release %s %v %s", r.VM, r.Slots, r.Mode)
+	f.mu.Lock()
+	for _, n := range r.Slots {
+		s, err := f.slot(n)
+		if err == nil && s.VM != r.VM && s.VM != "" {
+			err = refusal(enclosure.CodeInUse, n, "%s has it, not %s", s.VM, r.VM)
+		}
+		if err != nil {
+			f.mu.Unlock()
+			return err
+		}
+	}
+	f.mu.Unlock()
+	if err := f.begin(ctx, "release %s %v %s", r.VM, r.Slots, r.Mode); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.release(r)
+	return nil
+}
+
+func (f *Fake) release(r enclosure.ReleaseRequest) {
+	for _, n := range r.Slots {
+		s, _ := f.slot(n)
+		s.Released = true
+		if r.Mode == enclosure.ReleaseKeep {
+			continue
+		}
+		s.Host, s.Group, s.Link, s.Cut, s.Peer = "", ee.GroupFree, "down", "confirmed", ""
+		s.Generation.Counter++
+		s.Held = r.Mode == enclosure.ReleaseHold
+		if r.Mode == enclosure.ReleaseFree {
+			s.VM, s.Flag, s.Guard = "", plan.None, false
+			s.Values.Resets++
+		}
+	}
+	f.note(enclosure.Event{Kind: "release", VM: r.VM, Text: fmt.Sprintf("%s released: %s", strings.Join(r.Slots, " "), r.Mode), By: r.By})
+	f.record(enclosure.AuditRecord{Kind: "release", Slots: r.Slots, VM: r.VM, Text: "released: " + string(r.Mode), By: r.By})
 }
 
 // Fence is that of Backend.
@@ -403,12 +503,13 @@ func (f *Fake) Fence(ctx context.Context, host, by string) (enclosure.Fenced, er
 	defer f.mu.Unlock()
 	h.Fenced, h.Why = true, "fenced by "+by
 	h.Epoch++
-	for _, n := range h.Slots {
+	out := enclosure.Fenced{Host: host, Epoch: h.Epoch, Slots: f.slotsOf(host)}
+	for _, n := range out.Slots {
 		s, _ := f.slot(n)
 		s.Host, s.Group, s.Held, s.Link, s.Cut = "", ee.GroupFree, true, "down", "confirmed"
 	}
-	out := enclosure.Fenced{Host: host, Epoch: h.Epoch, Slots: h.Slots}
-	h.Slots = nil
+	f.counters.Fences++
+	f.record(enclosure.AuditRecord{Kind: "fence", Slots: out.Slots, Host: host, Text: fmt.Sprintf("fenced, epoch %d", h.Epoch), By: by})
 	f.note(enclosure.Event{Kind: "fence", Host: host, Text: fmt.Sprintf("fenced; %d slots cut and held", len(out.Slots)), By: by})
 	return out, nil
 }
@@ -430,5 +531,7 @@ func (f *Fake) Unfence(ctx context.Context, host string, epoch uint32, by string
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	h.Fenced, h.Why = false, ""
+	f.note(enclosure.Event{Kind: "unfence", Host: host, Text: fmt.Sprintf("unfenced, epoch %d", epoch), By: by})
+	f.record(enclosure.AuditRecord{Kind: "unfence", Host: host, Text: fmt.Sprintf("unfenced, epoch %d", epoch), By: by})
 	return nil
 }
