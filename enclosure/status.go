@@ -66,6 +66,13 @@ func (e *Enclosure) Status(ctx context.Context) Status {
 	return st
 }
 
+// Seq is the sequence number of the newest event; 0 = none yet.
+func (e *Enclosure) Seq() uint64 {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.lastEvent
+}
+
 func (e *Enclosure) storeStatus() StoreStatus {
 	if e.problem != nil {
 		return StoreStatus{Problem: e.problem.Error()}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -16,6 +17,8 @@ import (
 // events answers with what is kept, or, where the client accepts a stream,
 // goes on with what happens. There is no queue per client: the enclosure's
 // ring is the queue, and a client that falls behind it is told of the gap.
+// What is on its way to a client is a batch, so that one that does not read
+// holds on to little.
 func (s *Server) events(c *call) (any, error) {
 	after, other, err := s.startOf(c.http)
 	if err != nil {
@@ -54,11 +57,20 @@ func (s *Server) startOf(r *http.Request) (after uint64, other bool, err error) 
 	if err1 != nil || err2 != nil {
 		return 0, false, problem(codeBad, "%q is not an event's id, want RUN.NUMBER or NUMBER", clip(id))
 	}
-	if uint32(n) != s.run {
-		return 0, true, nil
+	if uint32(n) != s.run || after > s.backend.Seq() {
+		return 0, true, nil // a number that this run has not come to is another's
 	}
 	return after, false, nil
 }
+
+// A batch is what is encoded and sent at once.
+const (
+	batchEvents = 16
+	batchBytes  = 4 << 10
+)
+
+// atOnce is closed.
+var atOnce = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
 func (s *Server) stream(c *call, after uint64, gap bool) {
 	rc := http.NewResponseController(c.w)
@@ -80,6 +92,10 @@ func (s *Server) stream(c *call, after uint64, gap bool) {
 	for {
 		changed := s.backend.Changed() // before the look, so that nothing falls between
 		evs, lost := s.backend.Events(after)
+		more := len(evs) > batchEvents
+		if more {
+			evs = slices.Clone(evs[:batchEvents]) // the rest is not held while this is sent
+		}
 		var out bytes.Buffer
 		if gap || lost {
 			writeEvent(&out, mgmt.Event{Time: time.Now(), Kind: mgmt.KindGap, Text: "events before this are lost"})
@@ -88,7 +104,7 @@ func (s *Server) stream(c *call, after uint64, gap bool) {
 		for _, e := range evs {
 			writeEvent(&out, s.wireEvent(e))
 			after = e.Seq
-			if out.Len() > mgmt.MaxBody/2 { // bounds what a client that is behind costs
+			if out.Len() > batchBytes {
 				if !send(out.Bytes()) {
 					return
 				}
@@ -97,6 +113,9 @@ func (s *Server) stream(c *call, after uint64, gap bool) {
 		}
 		if out.Len() > 0 && !send(out.Bytes()) {
 			return
+		}
+		if more {
+			changed = atOnce
 		}
 		select {
 		case <-changed:

@@ -1,7 +1,9 @@
 package server
 
 import (
+	"context"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -12,9 +14,21 @@ import (
 )
 
 func (s *Server) enclosure(c *call) (any, error) {
-	st := s.backend.Status(c.ctx)
+	text := s.looks.get(c.ctx, s.backend.Seq(), func() []byte { return encode(s.look(c.ctx)) })
+	if text == nil {
+		return nil, c.ctx.Err()
+	}
+	s.write(c.w, http.StatusOK, mgmt.MediaTypeJSON, text)
+	return streamed{}, nil
+}
+
+// lately is the text of a look that is still fresh, or nil.
+func (s *Server) lately() []byte { return s.looks.fresh(s.backend.Seq()) }
+
+func (s *Server) look(ctx context.Context) mgmt.Enclosure {
+	st := s.backend.Status(ctx)
 	now := time.Now()
-	out := mgmt.Enclosure{
+	return mgmt.Enclosure{
 		Name:      st.Name,
 		Agent:     s.opt.Agent,
 		Simulated: st.Simulated,
@@ -28,7 +42,6 @@ func (s *Server) enclosure(c *call) (any, error) {
 		Moves:     each(st.Moves, wireMove),
 		Warnings:  append(list(s.opt.Keeper.Warnings()), st.Warnings...),
 	}
-	return out, nil
 }
 
 // clockSet: a BMC without a clock battery starts in 1970, or where its image

@@ -11,6 +11,7 @@ import (
 	"mime"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -50,6 +51,10 @@ type route struct {
 type takes struct {
 	query []string // parameters
 	body  int64    // bytes of a POST's body at most; 0 = mgmt.MaxBody
+
+	// quick, if set, answers from what is at hand, without the timers that
+	// anything else is bounded by; nil = there is nothing at hand.
+	quick func(*Server) []byte
 }
 
 const (
@@ -65,7 +70,7 @@ const (
 
 // routes is the whole interface.
 var routes = []route{
-	{"GET", "/v1/enclosure", all, read, (*Server).enclosure, takes{}},
+	{"GET", "/v1/enclosure", all, read, (*Server).enclosure, takes{quick: (*Server).lately}},
 	{"GET", "/v1/slots", all, read, (*Server).slots, takes{}},
 	{"GET", "/v1/slots/{slot}", all, read, (*Server).slot, takes{}},
 	{"GET", "/v1/slots/{slot}/verdict", all, read, (*Server).verdict, takes{}},
@@ -169,11 +174,22 @@ func (s *Server) dispatch(rt route, w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // see ServeHTTP
+	if rt.takes.quick != nil {
+		if text := rt.takes.quick(s); text != nil {
+			s.write(w, http.StatusOK, mgmt.MediaTypeJSON, text)
+			return
+		}
+	}
+	if r.Body != http.NoBody {
+		_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // see ServeHTTP
+	}
 	ctx, cancel := context.WithTimeout(s.ops, rt.limit+waitOf(c.body))
 	defer cancel()
 	c.ctx = ctx
 	answer, err := rt.serve(s, c)
+	if rt.method != http.MethodGet {
+		s.looks.changes.Add(1) // before the answer: who has it sees what it says
+	}
 	switch {
 	case err != nil:
 		s.fail(w, r, err)
@@ -211,10 +227,12 @@ func encode(v any) []byte {
 // write writes the answer within writeTimeout. A client that does not take it
 // by then loses its connection.
 func (s *Server) write(w http.ResponseWriter, status int, mediaType string, body []byte) {
+	h := w.Header()
 	if len(body) > 0 {
-		w.Header().Set("Content-Type", mediaType)
+		h["Content-Type"] = []string{mediaType}
+		h["Content-Length"] = []string{strconv.Itoa(len(body))} // else net/http cuts it in chunks
 	}
-	w.Header().Set("Cache-Control", "no-store")
+	h["Cache-Control"] = []string{"no-store"}
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
 	w.WriteHeader(status)
 	if _, err := w.Write(body); err != nil && len(body) > 0 {
@@ -288,7 +306,7 @@ func waitOf(body []byte) time.Duration {
 	var w struct {
 		WaitMS int64 `json:"wait_ms"`
 	}
-	if json.Unmarshal(body, &w) != nil {
+	if len(body) == 0 || json.Unmarshal(body, &w) != nil {
 		return 0
 	}
 	return min(max(0, time.Duration(w.WaitMS)*time.Millisecond), maxWait)

@@ -40,6 +40,7 @@ type Backend interface {
 	Unfence(ctx context.Context, host string, epoch uint32, by string) error
 	Verdict(ctx context.Context, slot string) (plan.Verdict, error)
 	Events(after uint64) ([]enclosure.Event, bool)
+	Seq() uint64 // of the newest event
 	Changed() <-chan struct{}
 	Audit() ([]enclosure.AuditRecord, uint32)
 	Refuse(by string, code enclosure.Code, text string)
@@ -87,6 +88,7 @@ type Server struct {
 	run     uint32 // tells event numbers of this run from those of others
 	mux     *http.ServeMux
 	watch   chan struct{} // one token per watcher
+	looks   looks
 	crashed chan error
 
 	// Set by Serve. ops ends last: an operation under way gets grace.
@@ -173,9 +175,10 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 
 // ServeHTTP guards what is behind the routes.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	rc := http.NewResponseController(w)
-	// Cleared once the body is read: it would end a long operation otherwise.
-	_ = rc.SetReadDeadline(time.Now().Add(readTimeout)) // fails on no connection of ours
+	if r.Body != http.NoBody {
+		// Cleared once the body is read: it would end a long operation otherwise.
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(readTimeout)) // fails on no connection of ours
+	}
 	defer func() {
 		p := recover()
 		if p == nil {

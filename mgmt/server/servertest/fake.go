@@ -176,6 +176,13 @@ func (f *Fake) Events(after uint64) ([]enclosure.Event, bool) {
 	return slices.Clone(f.events[i:]), len(f.events) > 0 && f.events[0].Seq > after+1
 }
 
+// Seq is that of Backend.
+func (f *Fake) Seq() uint64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.seq
+}
+
 // Changed is that of Backend.
 func (f *Fake) Changed() <-chan struct{} {
 	f.mu.Lock()
