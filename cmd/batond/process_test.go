@@ -21,6 +21,8 @@ import (
 	"baton/ee/bus"
 	"baton/mgmt"
 	"baton/sim"
+
+	"go.uber.org/goleak"
 )
 
 // asBatond makes the test binary be batond: the tests below run it as a
@@ -36,7 +38,7 @@ func TestMain(m *testing.M) {
 		main()
 		os.Exit(0)
 	}
-	os.Exit(m.Run())
+	goleak.VerifyTestMain(m)
 }
 
 // bench is a simulated enclosure of two slots, its servers, and a place for an
