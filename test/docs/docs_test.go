@@ -47,7 +47,8 @@ func pages(t *testing.T) []string {
 	return out
 }
 
-// TestPages: see the package's documentation.
+// TestPages: see the package's documentation. With -v it prints what each
+// command of a console block prints.
 func TestPages(t *testing.T) {
 	for _, page := range pages(t) {
 		t.Run(strings.TrimSuffix(filepath.Base(page), ".md"), func(t *testing.T) {
@@ -110,6 +111,9 @@ func console(t *testing.T, w *world, page string, b block) {
 			t.Fatalf("%s: %v\n%s", at, err, out)
 		}
 		out = w.back.Replace(out)
+		if testing.Verbose() { // to write the page from
+			t.Logf("%s:%d: exit code %d\n$ %s\n%s", page, c.line, code, c.text, out)
+		}
 		want := 0
 		if last {
 			want = b.exit

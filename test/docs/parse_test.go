@@ -172,6 +172,8 @@ func batonParses(args []string) error {
 	case err == nil:
 	case strings.Contains(out, "say --yes"):
 		err = nil // it makes sense, and asks
+	case strings.Contains(out, "flag needs an argument"):
+		_, err = tryBaton(append(full, "1")) // a command that is named without its last word
 	case len(args) <= 2 && line == strings.ToLower(line) && !strings.Contains(line, "-"):
 		// A verb alone names it.
 		if _, e := tryBaton(append(full, "-h")); e == nil {

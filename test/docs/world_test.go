@@ -144,7 +144,7 @@ func worldSpec() sim.Spec {
 	for i, name := range worldSlots {
 		bus := s.Buses[i/2].Name
 		s.Chips = append(s.Chips, sim.ChipSpec{Name: name, Bus: bus, Addr: uint16(0x50 + i)})
-		slot := sim.SlotSpec{Name: name, Bus: bus, Chip: name, EngineAddr: uint16(0x40 + i), MAC: sim.MAC{0x8c, 0xdf, 0x9d, 0, 1, byte(i + 1)}, Vendor: 0x10DE, Device: 0x2330}
+		slot := sim.SlotSpec{Name: name, Bus: bus, Chip: name, EngineAddr: uint16(0x40 + i), MAC: sim.MAC{0x8c, 0xdf, 0x9d, 0, 1, byte(i + 1)}, Vendor: 0x10DE, Device: 0x2330, Class: 0x120000}
 		if name == "nic0" {
 			slot.Vendor, slot.Device, slot.Class = 0x15B3, 0x1021, 0x020000
 		}
