@@ -86,7 +86,8 @@ func flatten(to []slog.Attr, prefix string, a slog.Attr) []slog.Attr {
 
 func entry(r slog.Record, attrs []slog.Attr) []byte {
 	var b bytes.Buffer
-	message := r.Message
+	var message strings.Builder
+	message.WriteString(r.Message)
 	for _, a := range attrs {
 		if a.Key == "uptime" && a.Value.Kind() == slog.KindDuration {
 			field(&b, "BATON_UPTIME_US", strconv.FormatInt(a.Value.Duration().Microseconds(), 10))
@@ -97,9 +98,9 @@ func entry(r slog.Record, attrs []slog.Attr) []byte {
 		if value == "" || strings.ContainsAny(value, " \t\n\"=") {
 			value = strconv.Quote(value)
 		}
-		message += " " + a.Key + "=" + value
+		message.WriteString(" " + a.Key + "=" + value)
 	}
-	field(&b, "MESSAGE", message)
+	field(&b, "MESSAGE", message.String())
 	field(&b, "PRIORITY", priority(r.Level))
 	field(&b, "SYSLOG_IDENTIFIER", "batond")
 	return b.Bytes()

@@ -110,20 +110,20 @@ func statusLine(s enclosure.Status) string {
 			fenced++
 		}
 	}
-	line := fmt.Sprintf("%s: %d of %d slots with a host", s.Name, used, len(s.Slots))
+	parts := []string{fmt.Sprintf("%s: %d of %d slots with a host", s.Name, used, len(s.Slots))}
 	for _, c := range []struct {
 		n    int
 		what string
 	}{{blocked, "blocked"}, {wrong, "with a problem"}, {fenced, "hosts fenced"}} {
 		if c.n > 0 {
-			line += fmt.Sprintf(", %d %s", c.n, c.what)
+			parts = append(parts, fmt.Sprintf("%d %s", c.n, c.what))
 		}
 	}
 	if !s.Store.OK {
-		line += ", store NOT USABLE"
+		parts = append(parts, "store NOT USABLE")
 	}
 	if s.Simulated {
-		line += ", SIMULATED"
+		parts = append(parts, "SIMULATED")
 	}
-	return line
+	return strings.Join(parts, ", ")
 }
