@@ -30,7 +30,8 @@
 // directories of the test, in commands and in their output. The working
 // directory has copies of batond.json and world.json, and a job.json for train2.
 //
-// What readers need not see stands in a comment of its own line:
+// What readers need not see stands in a comment of its own line ("example"
+// comments are of mgmt/server's test of the API's examples):
 //
 //	<!-- test: fresh -->               a new enclosure from here on
 //	<!-- test: new -->                 one whose store is blank and whose hosts are fenced

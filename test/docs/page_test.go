@@ -86,6 +86,8 @@ func parsePage(text string) (blocks []block, errs []error) {
 		case directive.MatchString(bare):
 			endPara()
 			blocks = append(blocks, block{line: n, kind: kindDirective, lines: directive.FindStringSubmatch(bare)[1:]})
+		case strings.HasPrefix(bare, "<!-- example "): // names one of the API's, for its own test
+			endPara()
 		case strings.HasPrefix(bare, "<!--"):
 			errs = append(errs, fmt.Errorf("%d: a comment that is no directive of the test: %s", n, bare))
 		case strings.HasPrefix(line, "    ") && (blank || len(blocks) > 0 && blocks[len(blocks)-1].kind == kindIndented && blocks[len(blocks)-1].line+len(blocks[len(blocks)-1].lines) == n):
