@@ -185,10 +185,10 @@ type SlotStatus struct {
 	Link         string // up, down, enabled (no peer yet), unknown
 	Cut          string // confirmed, unconfirmed, "" where not cut
 	Peer         string // MAC
+	Power        string // of the device: on, off, "" where it can not be read
 	Memory       plan.Verdict
 	Values       plan.Values
 	Latches      []string
-	Power        string // of the device: on, off, unknown
 	Locate       bool   // its LED is on
 	Blocked      string // why, "" = not
 	Busy         bool   // an operation is under way

@@ -124,7 +124,6 @@ func (e *Enclosure) slotStatus(s *slot) SlotStatus {
 		Memory:       e.judgeLocked(s),
 		Busy:         s.holder != "" && s.holder != pollHolder,
 		Link:         "unknown",
-		Power:        "unknown",
 	}
 	if h := e.hostOf(st.Now.To); h != nil {
 		o.Host = h.Name
@@ -150,12 +149,11 @@ func (e *Enclosure) slotStatus(s *slot) SlotStatus {
 		o.Locate = s.live.Control&ee.CtlLocate != 0
 		o.Values = plan.ValuesOf(s.live)
 		o.Latches = latchNames(s.live.Latch)
-		switch {
-		case !s.can(ee.CapStatus):
-		case s.live.Status&ee.StatPower != 0:
-			o.Power = "on"
-		default:
+		if s.can(ee.CapStatus) {
 			o.Power = "off"
+			if s.live.Status&ee.StatPower != 0 {
+				o.Power = "on"
+			}
 		}
 		switch {
 		case s.live.Status&ee.StatLink != 0:

@@ -1,9 +1,7 @@
 package mgmt
 
 import (
-	"encoding/json"
 	"fmt"
-	"hash/crc32"
 	"strconv"
 	"strings"
 	"time"
@@ -312,7 +310,7 @@ type Audit struct {
 // DrainRequest is the body of POST /v1/hosts/{host}/drain. One of To and
 // Release is given.
 type DrainRequest struct {
-	ID      string `json:"id" strict:"required"` // chosen by the caller; a repeat has the effect of one
+	ID      string `json:"id" strict:"required"` // chosen by the caller; a repeat goes on with what is left
 	To      string `json:"to,omitempty"`         // host that takes the sets
 	Release string `json:"release,omitempty"`    // hold or free
 	WaitMS  int64  `json:"wait_ms,omitempty"`    // of each move
@@ -437,17 +435,6 @@ type Backup struct {
 	Slots       []BackupSlot `json:"slots" strict:"required"`
 	Hosts       []BackupHost `json:"hosts" strict:"required"`
 	Sum         string       `json:"sum" strict:"required"` // CRC-32C over the rest
-}
-
-// Checksum is what Sum says of a whole Backup: the CRC-32C of its JSON text
-// with an empty sum, as "0x89ab12cd".
-func (b Backup) Checksum() string {
-	b.Sum = ""
-	text, err := json.Marshal(b)
-	if err != nil {
-		panic(fmt.Sprintf("encode backup: %v", err)) // it always encodes
-	}
-	return fmt.Sprintf("0x%08x", crc32.Checksum(text, crc32.MakeTable(crc32.Castagnoli)))
 }
 
 // BackupSlot is a slot's part of a Backup: a floor, never an assignment.

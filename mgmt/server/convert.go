@@ -1,6 +1,8 @@
 package server
 
 import (
+	"cmp"
+
 	"baton/ee"
 	"baton/enclosure"
 	"baton/enclosure/plan"
@@ -86,7 +88,7 @@ func wireSlot(s enclosure.SlotStatus) mgmt.Slot {
 		Memory:       wireVerdict(s.Memory),
 		Values:       wireValues(s.Values),
 		Latches:      list(s.Latches),
-		Power:        s.Power,
+		Power:        cmp.Or(s.Power, "unknown"),
 		Locate:       s.Locate,
 		Blocked:      s.Blocked,
 		Busy:         s.Busy,

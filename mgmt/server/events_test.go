@@ -88,6 +88,45 @@ func TestEvents(t *testing.T) {
 	}
 }
 
+// TestGapAfterRestart: a watcher that goes on after the agent was started again
+// is told that it may have missed something, and then of all that the new run
+// has.
+func TestGapAfterRestart(t *testing.T) {
+	f := servertest.New()
+	f.Note(enclosure.Event{Kind: "arm", Text: "one"})
+	_, c := start(t, f)
+	_, last := texts(t, c, "", 2)
+
+	_, c = start(t, servertest.New())
+	got, _ := texts(t, c, last, 2)
+	if want := []string{"gap: events before this are lost", "recovery: 4 slots read back; nothing had to be done"}; !slices.Equal(got, want) {
+		t.Errorf("%q; want %q", got, want)
+	}
+	// So is one that quotes a bare number of the run before.
+	got, _ = texts(t, c, "2", 2)
+	if got[0] != "gap: events before this are lost" {
+		t.Errorf("after 2, where there is only 1: %q", got)
+	}
+	if evs, err := c.Events(t.Context(), "1"); err != nil || evs.Gap || len(evs.Events) != 0 {
+		t.Errorf("after the newest: %+v, %v", evs, err)
+	}
+}
+
+// TestBehind: a watcher that is more than a batch behind gets all, in order.
+func TestBehind(t *testing.T) {
+	f := servertest.New()
+	_, c := start(t, f)
+	var want []string
+	for i := range servertest.Ring {
+		text := fmt.Sprintf("%d %s", i, strings.Repeat("x", 100*(i%3)))
+		f.Note(enclosure.Event{Kind: "step", Text: text})
+		want = append(want, "step: "+text)
+	}
+	if got, _ := texts(t, c, "1", len(want)); !slices.Equal(got, want) {
+		t.Errorf("%q", got)
+	}
+}
+
 // TestWatchers: their number is bounded, and places come back.
 func TestWatchers(t *testing.T) {
 	_, c := start(t, servertest.New())

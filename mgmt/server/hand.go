@@ -156,7 +156,7 @@ func (s *Server) repairNVM(c *call) (any, error) {
 	out := wireReport(r)
 	if r.Restart {
 		out.Restarting = true
-		c.after = func() { s.opt.Keeper.Restart("the store was repaired by " + c.by()) }
+		c.restart("the store was repaired")
 	}
 	return out, nil
 }

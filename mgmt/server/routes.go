@@ -117,9 +117,11 @@ type call struct {
 	peer Peer
 	body []byte // of a POST
 
-	// after, if set, is called when the answer has been written.
-	after func()
+	why string // the agent starts anew when the answer has been written; "" = it does not
 }
+
+// restart has the agent start anew when the answer has been written.
+func (c *call) restart(why string) { c.why = why + ", by " + c.by() }
 
 // by names the caller for events.
 func (c *call) by() string { return c.peer.String() }
@@ -199,9 +201,9 @@ func (s *Server) dispatch(rt route, w http.ResponseWriter, r *http.Request) {
 	default:
 		s.answer(w, http.StatusOK, mgmt.MediaTypeJSON, answer)
 	}
-	if c.after != nil && err == nil {
+	if c.why != "" && err == nil {
 		_ = http.NewResponseController(w).Flush() // a client that is gone does not keep it from being done
-		c.after()
+		s.opt.Keeper.Restart(c.why)
 	}
 }
 

@@ -70,7 +70,10 @@ type Keeper interface {
 	Revert(ctx context.Context, by string) (mgmt.Config, error)  // puts the one before back at once
 	Backup(ctx context.Context) (mgmt.Backup, error)
 	Restore(ctx context.Context, r mgmt.RestoreRequest, by string) (mgmt.Restored, error)
-	Restart(why string) // ends the agent's run and starts it anew, after the answer was given
+	// Restart ends the agent's run and starts it anew. It does not wait for
+	// that: operations under way are answered first, so Apply and Restore call
+	// it themselves. The server calls it after a repair.
+	Restart(why string)
 }
 
 // Options are what the server says beside what the enclosure says.

@@ -28,13 +28,19 @@ const id1 = "0b5f6a52-3a55-4b0e-9d8a-1f2e3d4c5b6a"
 // start serves a fake on a socket until the test ends.
 func start(t *testing.T, f *servertest.Fake) (socket string, c *mgmt.Client) {
 	t.Helper()
+	return serveBackend(t, f, servertest.NewKeeper())
+}
+
+// serveBackend is start with any enclosure and configuration.
+func serveBackend(t *testing.T, b Backend, k Keeper) (socket string, c *mgmt.Client) {
+	t.Helper()
 	servertest.NoLeaks(t)
 	socket = filepath.Join(t.TempDir(), "s")
 	l, err := Listen(socket)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := New(f, Options{Agent: "1.2.3", AdminUID: uint32(os.Geteuid()), Keeper: servertest.NewKeeper()})
+	s := New(b, Options{Agent: "1.2.3", AdminUID: uint32(os.Geteuid()), Keeper: k})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(ctx, l) }()
@@ -524,4 +530,16 @@ func TestListen(t *testing.T) {
 	if _, err := Listen(filepath.Join(dir, "no", "s")); err == nil {
 		t.Error("in no directory: no error")
 	}
+}
+
+// eventually waits for what comes after an answer.
+func eventually(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for range 500 {
+		if is() {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Errorf("%s did not come", what)
 }

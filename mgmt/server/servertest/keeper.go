@@ -115,7 +115,7 @@ func (k *Keeper) Warnings() []string {
 }
 
 // Apply is that of server.Keeper.
-func (k *Keeper) Apply(_ context.Context, r mgmt.ConfigRequest, _ string) (mgmt.ConfigApplied, error) {
+func (k *Keeper) Apply(_ context.Context, r mgmt.ConfigRequest, by string) (mgmt.ConfigApplied, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	a := mgmt.ConfigApplied{Version: k.config.Version, DryRun: r.DryRun}
@@ -151,6 +151,9 @@ func (k *Keeper) Apply(_ context.Context, r mgmt.ConfigRequest, _ string) (mgmt.
 		k.before, k.config.Trial = before, &t
 	}
 	a.Version, a.Restarting = k.config.Version, r.Restart && len(a.Restart) > 0
+	if a.Restarting {
+		k.restarts = append(k.restarts, fmt.Sprintf("configuration %d, by %s", a.Version, by))
+	}
 	return a, nil
 }
 
@@ -291,7 +294,7 @@ func (k *Keeper) Backup(context.Context) (mgmt.Backup, error) {
 }
 
 // Restore is that of server.Keeper.
-func (k *Keeper) Restore(_ context.Context, r mgmt.RestoreRequest, _ string) (mgmt.Restored, error) {
+func (k *Keeper) Restore(_ context.Context, r mgmt.RestoreRequest, by string) (mgmt.Restored, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	b, out := r.Backup, mgmt.Restored{DryRun: r.DryRun}
@@ -326,7 +329,9 @@ func (k *Keeper) Restore(_ context.Context, r mgmt.RestoreRequest, _ string) (mg
 			return out, err
 		}
 	}
-	out.Restarting = len(out.Changes) > 0
+	if out.Restarting = len(out.Changes) > 0; out.Restarting {
+		k.restarts = append(k.restarts, "backup restored, by "+by)
+	}
 	return out, nil
 }
 
