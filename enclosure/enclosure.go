@@ -121,11 +121,16 @@ func (e *Enclosure) openStore(ctx context.Context, opt Options) *Error {
 			return fail("the store's chip is not the configured one: found "+found.String(), "correct the part in the configuration, or put the right chip there", not)
 		}
 	}
-	if errors.Is(err, nvm.ErrUnformatted) && report.State == nvm.Blank && sc.FormatBlank {
+	// A format that was cut short is completed: what was there before, if
+	// anything, was given up by whoever began it, and no store that has been in
+	// use ever reads as half formatted (nvm: halfFormatted says why).
+	unmade := report.State == nvm.Blank || report.State == nvm.HalfFormatted
+	if errors.Is(err, nvm.ErrUnformatted) && unmade && sc.FormatBlank {
 		store, err = nvm.Format(ctx, sc.Medium, e.newIncarnation(), so)
 		if err == nil {
-			e.emit(Event{Kind: "store", Text: "blank store formatted; every host starts fenced: baton unfence HOST"})
+			e.emit(Event{Kind: "store", Text: report.State.String() + " store formatted; every host starts fenced: baton unfence HOST"})
 		}
+		report = nvm.Report{State: nvm.Formatted}
 	}
 	if err != nil {
 		return fail("the store can not be used", "docs/errors.md has what can be done; nothing of it is overwritten by itself", err)

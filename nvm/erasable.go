@@ -283,6 +283,9 @@ func (e *erasable) eraseOnly(ctx context.Context, b int) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if e.blk[b].erases < math.MaxUint32 {
+		e.blk[b].erases++
+	}
 	for p := b * e.per; p < (b+1)*e.per; p++ {
 		s.x.overwritten(p)
 		if s.bad[p] {
@@ -297,9 +300,6 @@ func (e *erasable) writeRecord(ctx context.Context, b int, formed bool) error {
 	f := e.s.format(kindSector)
 	f.formed = formed
 	f.erases = e.blk[b].erases
-	if f.erases < math.MaxUint32 {
-		f.erases++
-	}
 	e.turn++
 	f.turn = e.turn
 	encodeFormat(e.buf, f)
@@ -312,36 +312,123 @@ func (e *erasable) writeRecord(ctx context.Context, b int, formed bool) error {
 	return nil
 }
 
+// formatFirst is the block that Format begins with on a new medium; the next one
+// is its second try.
+const formatFirst = 1
+
 // format voids every format record, so that nothing of an older store is
 // mounted any more, then erases all blocks. The last two get a record that
 // says that Format has ended: two, so that a bit flip cannot undo it.
+//
+// It begins with one block, whose record is the witness that formatting is under
+// way while all others are erased. Cut short and begun anew, again and again, it
+// makes another witness before it touches those that are there: in a block that
+// has none, because a record that reads well may be torn. Before the first
+// witness a new medium has nothing written outside formatFirst and the next; one
+// that held an older store is that store until its last "formed" record is
+// voided, and then, for the time of one erasing, Foreign.
 func (e *erasable) format(ctx context.Context) error {
-	var good []int
+	s := e.s
+	img := make([]byte, s.pages*s.page)
+	if err := s.m.ReadAt(ctx, img, 0); err != nil {
+		return err
+	}
+	var heads []int // blocks with a record, those first that do not say formed
+	has := make([]bool, len(e.blk))
 	for b := range e.blk {
-		if err := e.s.m.ReadAt(ctx, e.buf, int64(b*e.s.geom.Erase)); err != nil {
-			return err
+		f, ok := decodeFormat(img[b*s.geom.Erase : b*s.geom.Erase+s.page])
+		if has[b] = ok && f.kind == kindSector; !has[b] {
+			continue
 		}
-		if f, ok := decodeFormat(e.buf); ok && f.kind == kindSector && f.version == formatVersion {
+		if f.version == formatVersion {
 			e.blk[b].erases = f.erases
 		}
-		if err := e.voidRecord(ctx, b); err != nil {
-			return fmt.Errorf("format record of block %d: %w", b, err)
+		if f.formed {
+			heads = append(heads, b)
+		} else {
+			heads = append([]int{b}, heads...)
 		}
 	}
-	for b := range e.blk {
-		if err := e.eraseOnly(ctx, b); err != nil {
-			if fatal(ctx, err) {
-				return err
+	begun, err := s.begun(img)
+	if err != nil {
+		return err
+	}
+	if !begun {
+		for _, b := range heads {
+			if err := e.voidRecord(ctx, b); err != nil {
+				return fmt.Errorf("format record of block %d: %w", b, err)
 			}
-			e.setBlock(b, blockBad, e.per)
+			has[b] = false
+		}
+	}
+	var tries []int // where the witness may go, best first
+	for i := range e.blk {
+		if b := (formatFirst + i) % len(e.blk); !has[b] {
+			tries = append(tries, b)
+		}
+	}
+	witness, err := e.beginFormat(ctx, tries)
+	if err != nil {
+		return err
+	}
+	// Blocks of a new chip are taken as they are. Where a witness stood before,
+	// one that reads as erased may have been begun.
+	blank := len(heads) == 0 && s.blankBut(img, formatFirst*s.geom.Erase, 2*s.geom.Erase)
+	return e.formatRest(ctx, witness, blank)
+}
+
+// beginFormat makes the witness in the first block that takes it. The block is
+// erased in any case: what reads as erased may be what a format before has torn.
+func (e *erasable) beginFormat(ctx context.Context, tries []int) (int, error) {
+	for _, b := range tries {
+		err := e.eraseOnly(ctx, b)
+		if err == nil {
+			err = e.head(ctx, b, false)
+		}
+		if err == nil {
+			return b, nil
+		}
+		if fatal(ctx, err) {
+			return -1, err
+		}
+		e.setBlock(b, blockBad, e.per)
+	}
+	return -1, fmt.Errorf("no good erase block: %w", ErrSize)
+}
+
+// head writes the record of a block that Format has erased. Blocks have their
+// turns in the order in which they will be filled, whatever the order here.
+func (e *erasable) head(ctx context.Context, b int, formed bool) error {
+	e.turn = uint32(b)
+	err := e.writeRecord(ctx, b, formed)
+	e.turn = uint32(len(e.blk))
+	return err
+}
+
+// formatRest makes all blocks but the witness, those that say formed last.
+func (e *erasable) formatRest(ctx context.Context, witness int, blank bool) error {
+	var good []int
+	for b := range e.blk {
+		if b == witness || e.blk[b].state == blockBad {
 			continue
+		}
+		// Where the witness may go, what reads as erased may be torn.
+		if !blank || b == formatFirst || b == formatFirst+1 {
+			if err := e.eraseOnly(ctx, b); err != nil {
+				if fatal(ctx, err) {
+					return err
+				}
+				e.setBlock(b, blockBad, e.per)
+				continue
+			}
 		}
 		good = append(good, b)
 	}
-	left := len(good)
+	left := 1 + len(good)
 	for i, b := range good {
-		if err := e.writeRecord(ctx, b, i >= len(good)-2); err != nil {
-			if fatal(ctx, err) || i >= len(good)-2 {
+		formed := i >= len(good)-2
+		if err := e.head(ctx, b, formed); err != nil {
+			if fatal(ctx, err) || formed {
 				return err
 			}
 			e.setBlock(b, blockBad, e.per)

@@ -48,6 +48,12 @@ func (e *erasable) mount(ctx context.Context, sc *scan, rep *Report) error {
 		e.tail = bytes.Clone(sc.page(s, e.tailPage))
 	}
 	e.findFill(lastAt)
+	torn := e.passed(sc, newest)
+	for _, p := range rep.Damaged {
+		if p%e.per != 0 && !slices.Contains(torn, p) {
+			rep.Lost = append(rep.Lost, p)
+		}
+	}
 	if s.opt.Suspect {
 		return e.recover(ctx, sc, newest, kept, rep)
 	}
@@ -68,7 +74,8 @@ func (e *erasable) later(p, q int) bool {
 // findFormat takes the incarnation from the blocks' records.
 func (e *erasable) findFormat(sc *scan, rep *Report) error {
 	s := e.s
-	var use, forming formatRecord
+	var use formatRecord
+	var forming []formatRecord
 	recs := make([]formatRecord, len(e.blk))
 	for b := range e.blk {
 		f, ok := decodeFormat(sc.page(s, b*e.per))
@@ -79,19 +86,28 @@ func (e *erasable) findFormat(sc *scan, rep *Report) error {
 		if f.formed && use.kind == 0 {
 			use = f
 		}
-		forming = f
+		if !f.formed {
+			forming = append(forming, f)
+		}
+	}
+	if sc.as != nil {
+		use = s.format(kindSector)
+		use.incarnation = *sc.as
 	}
 	if use.kind == 0 {
 		switch {
-		case forming.kind != 0:
-			return unformatted(rep, HalfFormatted)
+		case len(forming) > 0:
+			return sc.halfFormatted(s, forming, rep)
 		case s.blankImage(sc.img):
 			return unformatted(rep, Blank)
+		case s.blankBut(sc.img, formatFirst*s.geom.Erase, 2*s.geom.Erase):
+			// As on the ring: the first steps of a first format were cut short.
+			return unformatted(rep, HalfFormatted)
 		}
 		return unformatted(rep, Foreign)
 	}
 	if err := s.checkFormat(use); err != nil {
-		rep.State = Formatted
+		rep.State, rep.Incarnation = Formatted, use.incarnation
 		return err
 	}
 	s.adopt(use)

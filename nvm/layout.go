@@ -8,6 +8,8 @@ import "context"
 type layout interface {
 	// format makes the medium an empty store.
 	format(ctx context.Context) error
+	// findFormat reads the format records.
+	findFormat(sc *scan, rep *Report) error
 	// mount finds the store in what was read, and recovers it if asked to.
 	mount(ctx context.Context, sc *scan, rep *Report) error
 	// room is how many pages can be written before housekeeping must run.
@@ -31,6 +33,11 @@ type layout interface {
 	clear(ctx context.Context, page int) error
 	// repair makes good a page that Mount found damaged, if that still is due.
 	repair(ctx context.Context, page int) (did bool, err error)
+	// clean makes a page good that does not verify, or of a batch that is not
+	// complete, whatever else is known of it; nothing that is needed is on it.
+	clean(ctx context.Context, page int) error
+	// salvage writes format records for what is on the medium.
+	salvage(ctx context.Context) error
 	// tend takes one step of housekeeping, if any is due.
 	tend(ctx context.Context) (did bool, err error)
 	hottest() uint64

@@ -18,6 +18,10 @@ type Report struct {
 	// by a power cut, hit by a bit flip, or foreign. What they held is lost;
 	// where it was the newest record of a key, an older one may show.
 	Damaged []int
+	// Lost are those of Damaged that were not torn in a write of which nobody
+	// had been told yet that it is done: records may be missing that were
+	// acknowledged.
+	Lost []int
 	// Incomplete is how many pages belong to batches newer than the newest
 	// complete one: they were never acknowledged.
 	Incomplete int
@@ -35,8 +39,8 @@ type State int
 
 const (
 	Blank         State = iota // erased, all of it
-	Foreign                    // something that is no store, or a store whose format records are all lost
-	HalfFormatted              // a Format that did not come to its end
+	Foreign                    // something that is no store, or a store whose format records are all lost (FindLost)
+	HalfFormatted              // a Format that did not come to its end; no store in use ever reads so
 	Formatted                  // a store
 )
 
@@ -63,20 +67,30 @@ func Mount(ctx context.Context, m Medium, opt Options) (*Store, Report, error) {
 }
 
 func mount(ctx context.Context, m Medium, opt Options) (*Store, Report, error) {
-	s, err := newStore(m, opt)
+	s, rep, _, err := mountScan(ctx, m, opt, nil)
 	if err != nil {
-		return nil, Report{}, err
-	}
-	rep := Report{PageSize: s.page, Pages: s.pages}
-	sc := &scan{img: make([]byte, s.pages*s.page), info: make([]pageInfo, s.pages)}
-	if err := s.m.ReadAt(ctx, sc.img, 0); err != nil {
-		return nil, rep, fmt.Errorf("reading: %w", err)
-	}
-	if err := s.lay.mount(ctx, sc, &rep); err != nil {
 		return nil, rep, err
 	}
-	rep.State, rep.Incarnation, rep.Sequence = Formatted, s.inc, s.stats.Sequence
 	return s, rep, nil
+}
+
+// mountScan is mount that also tells what was read. as, if not nil, is the
+// incarnation to go by, whatever the format records say.
+func mountScan(ctx context.Context, m Medium, opt Options, as *uint32) (*Store, Report, *scan, error) {
+	s, err := newStore(m, opt)
+	if err != nil {
+		return nil, Report{}, nil, err
+	}
+	rep := Report{PageSize: s.page, Pages: s.pages}
+	sc := &scan{img: make([]byte, s.pages*s.page), info: make([]pageInfo, s.pages), as: as}
+	if err := s.m.ReadAt(ctx, sc.img, 0); err != nil {
+		return nil, rep, nil, fmt.Errorf("reading: %w", err)
+	}
+	if err := s.lay.mount(ctx, sc, &rep); err != nil {
+		return s, rep, sc, err
+	}
+	rep.State, rep.Incarnation, rep.Sequence = Formatted, s.inc, s.stats.Sequence
+	return s, rep, sc, nil
 }
 
 // newStore checks the geometry and makes an empty store.
@@ -155,6 +169,76 @@ func (s *Store) blankImage(img []byte) bool {
 		}
 	}
 	return true
+}
+
+// blankBut is blankImage, leaving out n bytes at off.
+func (s *Store) blankBut(img []byte, off, n int) bool {
+	return s.blankImage(img[:off]) && s.blankImage(img[off+n:])
+}
+
+// halfFormatted says what a medium is that has no "formed" record, going by its
+// "forming" ones. It is half formatted, and what was there given up for good by
+// whoever began to format it, if all of these hold:
+//
+//   - such a record verifies, and is of this version and for this medium. A store
+//     in use has none: Format replaces each by a "formed" one before it ends, and
+//     a flipped bit does not turn one into the other (see the kinds).
+//   - No page of a batch after the first carries its incarnation. Format writes
+//     the first, without a record in it, before the store is formed, and nobody
+//     else writes before. So where a "forming" record was left over in a real
+//     store (a page that can not be written any more, a head of a block that was
+//     not erased yet), and later all "formed" ones are lost, what was written
+//     since speaks for the store: it is Foreign, and can be salvaged, but is not
+//     formatted over.
+func (sc *scan) halfFormatted(s *Store, forming []formatRecord, rep *Report) error {
+	const most = 8 // a format that was cut short and begun anew has another incarnation each time
+	seen := map[uint32]bool{}
+	for _, f := range forming {
+		if err := s.checkFormat(f); err != nil {
+			rep.State = HalfFormatted
+			return err
+		}
+		rep.Incarnation = f.incarnation
+		if seen[f.incarnation] {
+			continue
+		}
+		if seen[f.incarnation] = true; len(seen) > most {
+			return unformatted(rep, Foreign)
+		}
+		if sc.wasUsed(s, f.incarnation) {
+			return unformatted(rep, Foreign)
+		}
+	}
+	return unformatted(rep, HalfFormatted)
+}
+
+// wasUsed tells whether a store of that incarnation has had a batch after its
+// first, which Format writes and which has no record.
+func (sc *scan) wasUsed(s *Store, incarnation uint32) bool {
+	seed := dataSeed(incarnation)
+	for i := range sc.info {
+		if h, ok := decodePage(sc.page(s, i), seed); ok && h.seq > 1 {
+			return true
+		}
+	}
+	return false
+}
+
+// begun tells whether Format has nothing to give up on a medium: it is blank, or
+// a format was begun already, or ended and nothing was written since.
+func (s *Store) begun(img []byte) (bool, error) {
+	probe, err := newStore(s.m, s.opt)
+	if err != nil {
+		return false, err
+	}
+	var rep Report
+	sc := &scan{img: img, info: make([]pageInfo, s.pages)}
+	if err := probe.lay.findFormat(sc, &rep); err == nil {
+		return !sc.wasUsed(s, probe.inc), nil
+	} else if !errors.Is(err, ErrUnformatted) {
+		return false, nil
+	}
+	return rep.State == Blank || rep.State == HalfFormatted, nil
 }
 
 // clearAll clears pages one by one; a page that cannot be cleared is marked

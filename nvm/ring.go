@@ -222,32 +222,56 @@ func (r *ring) hottest() uint64 {
 
 // format writes the two format records as "forming" first, so that nothing of
 // an older store is mounted any more, and as "formed" last.
+//
+// While it is under way the spare pages, too, hold a record that says "forming":
+// the marks. On a blank medium, and where a format is begun anew, they are
+// written before anything else, always both and in the same order; elsewhere
+// once the older store is gone. So beside the page being written one is whole
+// that says what is going on, also when power is lost again at the next start.
+// Before the first of them stands, a blank medium has nothing written outside the
+// spare pages, and that findFormat knows too.
 func (r *ring) format(ctx context.Context) error {
 	s := r.s
 	img := make([]byte, s.pages*s.page)
 	if err := s.m.ReadAt(ctx, img, 0); err != nil {
 		return err
 	}
-	// A new chip is taken as it is. Where anything has been written, a page that
-	// reads as erased may be one whose clearing was cut short.
-	blank := s.blankImage(img)
 	rec := make([]byte, s.page)
-	for _, kind := range []byte{kindForming, kindFormed} {
+	write := func(kind byte, pages ...int) error {
 		encodeFormat(rec, s.format(kind))
-		for _, p := range []int{formatA, formatB} {
+		for _, p := range pages {
 			if err := s.set(ctx, p, rec); err != nil {
 				return fmt.Errorf("format record: %w", err)
 			}
 		}
-		if kind == kindFormed {
-			break
-		}
-		for p := spareA; p < s.pages && !blank; p++ {
-			if err := r.clear(ctx, p); err != nil && (fatal(ctx, err) || p < ringFirst) {
+		return nil
+	}
+	order := []int{spareA, spareB, formatA, formatB}
+	if begun, err := s.begun(img); err != nil {
+		return err
+	} else if !begun {
+		order = []int{formatA, formatB, spareA, spareB}
+	}
+	if err := write(kindForming, order...); err != nil {
+		return err
+	}
+	// A new chip is taken as it is. Where more than the spare pages has been
+	// written, a page that reads as erased may be one whose clearing was cut short.
+	if !s.blankBut(img, spareA*s.page, 2*s.page) {
+		for p := ringFirst; p < s.pages; p++ {
+			if err := r.clear(ctx, p); err != nil && fatal(ctx, err) {
 				return err
 			}
 		}
-		if err := r.begin(ctx); err != nil {
+	}
+	if err := r.begin(ctx); err != nil {
+		return err
+	}
+	if err := write(kindFormed, formatA, formatB); err != nil {
+		return err
+	}
+	for _, p := range []int{spareA, spareB} {
+		if err := r.clear(ctx, p); err != nil {
 			return err
 		}
 	}

@@ -31,6 +31,11 @@ func (r *ring) mount(ctx context.Context, sc *scan, rep *Report) error {
 		}
 	}
 	kept := sc.load(s, f.newest, rep)
+	for _, p := range rep.Damaged {
+		if p >= ringFirst && !slices.Contains(f.suspects, p) && !slices.Contains(f.links, p) {
+			rep.Lost = append(rep.Lost, p)
+		}
+	}
 	s.stats.Sequence = f.newest.seq
 	if f.newest.seq != 0 {
 		r.tailPage = sc.last(f.newest)
@@ -59,6 +64,18 @@ func (r *ring) findFormat(sc *scan, rep *Report) error {
 	for i, p := range []int{formatA, formatB} {
 		recs[i], ok[i] = decodeFormat(sc.page(s, p))
 	}
+	if sc.as != nil {
+		f := s.format(kindFormed)
+		f.incarnation = *sc.as
+		for i, p := range []int{formatA, formatB} {
+			sc.info[p].state = pageBad
+			if ok[i] && recs[i] == f {
+				sc.info[p].state = pageFormat
+			}
+		}
+		s.adopt(f)
+		return nil
+	}
 	use := -1
 	for i := range recs {
 		if ok[i] && recs[i].kind == kindFormed && use < 0 {
@@ -66,16 +83,27 @@ func (r *ring) findFormat(sc *scan, rep *Report) error {
 		}
 	}
 	if use < 0 {
+		var forming []formatRecord
+		for _, p := range []int{formatA, formatB, spareA, spareB} {
+			if f, ok := decodeFormat(sc.page(s, p)); ok && f.kind == kindForming {
+				forming = append(forming, f)
+			}
+		}
 		switch {
-		case ok[0] && recs[0].kind == kindForming || ok[1] && recs[1].kind == kindForming:
-			return unformatted(rep, HalfFormatted)
+		case len(forming) > 0:
+			return sc.halfFormatted(s, forming, rep)
 		case s.blankImage(sc.img):
 			return unformatted(rep, Blank)
+		case s.blankBut(sc.img, spareA*s.page, 2*s.page):
+			// The first writes of a first format were cut short: nothing else leaves
+			// a medium that is erased but for these two pages. The marks are there,
+			// and not at the start or the end, because that is where others begin.
+			return unformatted(rep, HalfFormatted)
 		}
 		return unformatted(rep, Foreign)
 	}
 	if err := s.checkFormat(recs[use]); err != nil {
-		rep.State = Formatted
+		rep.State, rep.Incarnation = Formatted, recs[use].incarnation
 		return err
 	}
 	s.adopt(recs[use])

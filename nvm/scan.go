@@ -12,7 +12,8 @@ import (
 type scan struct {
 	img  []byte
 	info []pageInfo
-	data int // data pages that verify
+	data int     // data pages that verify
+	as   *uint32 // the incarnation to go by; nil = the format records'
 
 	batches []found
 	pages   []int32          // of all batches

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"time"
@@ -28,11 +29,13 @@ var configShowCommand = command{
 			if t.json {
 				return t.printJSON(c)
 			}
-			if !*text {
-				t.say("%s", configWord(c))
-				t.trial(c.Trial)
-				t.say("")
+			if *text { // byte by byte; valid JSON has no control characters
+				_, err := io.WriteString(t.raw, c.Text)
+				return err
 			}
+			t.say("%s", configWord(c))
+			t.trial(c.Trial)
+			t.say("")
 			fmt.Fprintln(t.stdout, strings.TrimRight(c.Text, "\n"))
 			return nil
 		}

@@ -73,7 +73,7 @@ func (t *tool) overview() {
 }
 
 // briefly is one line of a list of commands.
-func (t *tool) briefly(c command) { t.say("  baton %-14s %s", c.name, c.short) }
+func (t *tool) briefly(c command) { t.say("  baton %-14s  %s", c.name, c.short) }
 
 func (t *tool) explain(c command) {
 	fmt.Fprintln(t.stdout, wrap("usage: "+c.usage(), 7)+"\n")

@@ -44,7 +44,13 @@ func (l leakless) Run() int {
 	return code
 }
 
-type fakeKey struct{}
+// agent is what scripts are run against.
+type agent struct {
+	fake   *servertest.Fake
+	keeper *servertest.Keeper
+}
+
+type agentKey struct{}
 
 // TestScripts runs testdata/script/*.txtar against an agent with a fake
 // enclosure, at $BATON_SOCKET.
@@ -53,13 +59,13 @@ func TestScripts(t *testing.T) {
 		Dir:           "testdata/script",
 		UpdateScripts: *update,
 		Setup: func(env *testscript.Env) error {
-			f := servertest.New()
-			socket, stop, err := serve(f)
+			a := agent{servertest.New(), servertest.NewKeeper()}
+			socket, stop, err := serve(a)
 			if err != nil {
 				return err
 			}
 			env.Defer(stop)
-			env.Values[fakeKey{}] = f
+			env.Values[agentKey{}] = a
 			env.Setenv("BATON_SOCKET", socket)
 			env.Setenv("TZ", "UTC")
 			env.Setenv("GORACE", "atexit_sleep_ms=0") // else each command takes a second more
@@ -71,8 +77,8 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// serve serves f at a socket whose path is short.
-func serve(f *servertest.Fake) (socket string, stop func(), err error) {
+// serve serves a at a socket whose path is short.
+func serve(a agent) (socket string, stop func(), err error) {
 	dir, err := os.MkdirTemp("", "baton")
 	if err != nil {
 		return "", nil, err
@@ -82,7 +88,7 @@ func serve(f *servertest.Fake) (socket string, stop func(), err error) {
 	if err != nil {
 		return "", nil, err
 	}
-	s := server.New(f, server.Options{Agent: mgmt.Version, AdminUID: uint32(os.Geteuid()), Keeper: servertest.NewKeeper()})
+	s := server.New(a.fake, server.Options{Agent: mgmt.Version, AdminUID: uint32(os.Geteuid()), Keeper: a.keeper})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
@@ -117,7 +123,7 @@ func exits(ts *testscript.TestScript, _ bool, args []string) {
 
 // fake WHAT [ARGS]: changes what the enclosure is or does.
 func fake(ts *testscript.TestScript, _ bool, args []string) {
-	f := ts.Value(fakeKey{}).(*servertest.Fake)
+	f := ts.Value(agentKey{}).(agent).fake
 	slot := func(fn func(*enclosure.SlotStatus)) {
 		f.Edit(func(s *enclosure.Status) {
 			for i := range s.Slots {
@@ -147,6 +153,28 @@ func fake(ts *testscript.TestScript, _ bool, args []string) {
 		})
 	case "store":
 		f.Edit(func(s *enclosure.Status) { s.Store = enclosure.StoreStatus{Problem: args[1]}; s.Simulated = true })
+	case "problem":
+		slot(func(s *enclosure.SlotStatus) { s.Problem = args[2] })
+	case "parts":
+		f.Replace(args[1], enclosure.Parts{Engine: args[2], Serial: args[3]})
+	case "finding":
+		f.Set(func(s *servertest.Settings) {
+			s.NVM.Findings = append(s.NVM.Findings, enclosure.NVMFinding{Where: args[1], What: args[2], Grade: args[3], Repair: args[4], Lost: args[5]})
+		})
+	case "nvm":
+		f.Set(func(s *servertest.Settings) { s.NVM.State = args[1] })
+	case "drain":
+		f.Set(func(s *servertest.Settings) { s.FailVM, s.Reason = args[1], args[2] })
+	case "lost":
+		f.Set(func(s *servertest.Settings) { s.Lost = 12 })
+	case "refuse":
+		f.Refuse(args[1], enclosure.Code(args[2]), args[3])
+	case "expire":
+		ts.Value(agentKey{}).(agent).keeper.Expire()
+	case "restarts":
+		if got := me(strings.Join(ts.Value(agentKey{}).(agent).keeper.Restarts(), "; ")); got != args[1] {
+			ts.Fatalf("the agent was to start again for %q; want %q", got, args[1])
+		}
 	case "event":
 		f.Note(enclosure.Event{Kind: args[1], Text: args[2], Wall: time.Date(2026, 11, 30, 12, 0, 1, 0, time.UTC)})
 	default:
@@ -154,11 +182,15 @@ func fake(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
+// me has "uid ME" for whoever runs the tests.
+func me(s string) string {
+	return strings.ReplaceAll(s, fmt.Sprintf("uid %d", os.Geteuid()), "uid ME")
+}
+
 // calls: the operations that got through are those of the file.
 func calls(ts *testscript.TestScript, _ bool, args []string) {
-	f := ts.Value(fakeKey{}).(*servertest.Fake)
-	got := strings.Join(f.Calls(), "\n") + "\n"
-	got = strings.ReplaceAll(got, fmt.Sprintf("uid %d", os.Geteuid()), "uid ME")
+	f := ts.Value(agentKey{}).(agent).fake
+	got := me(strings.Join(f.Calls(), "\n") + "\n")
 	if want := ts.ReadFile(args[0]); got != want {
 		ts.Fatalf("calls:\n%swant:\n%s", got, want)
 	}
@@ -176,13 +208,13 @@ func TestWidth(t *testing.T) {
 		s.Warnings = []string{strings.Repeat("warn of it ", 20)}
 	})
 	f.Memory.Reason = strings.Repeat("because of this and ", 12)
-	socket, stop, err := serve(f)
+	socket, stop, err := serve(agent{f, servertest.NewKeeper()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer stop()
 	for _, args := range [][]string{
-		{"status"}, {"status", "gpu0"}, {"verdict", "gpu0"}, {"moves"}, {"help"}, {"events"}, {"version"},
+		{"status"}, {"status", "gpu0"}, {"verdict", "gpu0"}, {"moves"}, {"help"}, {"log"}, {"version"},
 		{"move", "train1", "--to", "server2", "--expect", "gpu0=16"}, {"move", "train1", "--to", "server2"}, {"attach", "train2", "--to", "server1"},
 		{"arm", "gpu0"}, {"fence", "server2"}, {"nonsense"}, {"status", "gpu9"},
 	} {
@@ -218,7 +250,7 @@ func TestWidth(t *testing.T) {
 func TestFollow(t *testing.T) {
 	servertest.NoLeaks(t)
 	f := servertest.New()
-	socket, stop, err := serve(f)
+	socket, stop, err := serve(agent{f, servertest.NewKeeper()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -228,7 +260,7 @@ func TestFollow(t *testing.T) {
 	pr, pw := io.Pipe()
 	done := make(chan error, 1)
 	go func() {
-		err := run(ctx, []string{"events", "--follow", "--socket", socket}, nil, pw, io.Discard)
+		err := run(ctx, []string{"watch", "--socket", socket}, nil, pw, io.Discard)
 		_ = pw.Close()
 		done <- err
 	}()

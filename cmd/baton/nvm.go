@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 
 	"baton/mgmt"
 )
@@ -91,13 +92,13 @@ func (t *tool) findings(r mgmt.NVMReport) {
 		t.say("Nothing is wrong.")
 		return
 	}
-	text := count(len(r.Findings), "finding")
+	var parts []string
 	for _, g := range []string{"unusable", "damage", "note"} {
 		if n := grades[g]; n > 0 {
-			text += fmt.Sprintf(", %d %s", n, g)
+			parts = append(parts, fmt.Sprintf("%d %s", n, g))
 		}
 	}
-	t.say("%s.", text)
+	t.say("%s: %s.", count(len(r.Findings), "finding"), strings.Join(parts, ", "))
 }
 
 // sub is an indented line below another one.

@@ -157,7 +157,7 @@ func (t *tool) confirm(ctx context.Context, yes bool, format string, args ...any
 	if !t.asks() {
 		return &usageError{question + ": this has to be confirmed, and there is nobody to ask; say --yes"}
 	}
-	switch strings.ToLower(t.answer(ctx, question + ". Go on? [y/N] ")) {
+	switch strings.ToLower(t.answer(ctx, question+". Go on? [y/N] ")) {
 	case "y", "yes":
 		return nil
 	}

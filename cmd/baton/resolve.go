@@ -159,7 +159,7 @@ func (t *tool) forceFree(ctx context.Context, e mgmt.Enclosure, args []string, s
 	}
 	s := e.Slots[i]
 	danger := fmt.Sprintf("BREAK GLASS: the records of %s will say free, whatever the hardware does.", slot)
-	now := fmt.Sprintf("%s is in %s.", slot, where(s))
+	now := fmt.Sprintf("Now: %s.", where(s))
 	if s.Cut == "confirmed" {
 		now += " Its cut is confirmed."
 	} else {

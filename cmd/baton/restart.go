@@ -20,15 +20,15 @@ type mark struct{ began time.Time }
 
 // mark notes the present run of the agent.
 func (t *tool) mark(ctx context.Context) mark {
-	_, latest, err := t.run(ctx)
+	_, latest, err := t.thisRun(ctx)
 	if err != nil {
 		return mark{} // any answer later on is of a run after it
 	}
 	return mark{latest}
 }
 
-// run tells between which times the run that answers began.
-func (t *tool) run(ctx context.Context) (earliest, latest time.Time, err error) {
+// thisRun tells between which times the run that answers began.
+func (t *tool) thisRun(ctx context.Context) (earliest, latest time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	asked := time.Now()
@@ -43,7 +43,7 @@ func (t *tool) restarted(ctx context.Context, m mark) error {
 	defer cancel()
 	return t.wait(ctx, "the agent starts again", func(ctx context.Context) error {
 		for {
-			earliest, _, err := t.run(ctx)
+			earliest, _, err := t.thisRun(ctx)
 			if err == nil && earliest.After(m.began) {
 				return nil
 			}

@@ -82,9 +82,14 @@ finds, and what adopting them does; then asks.`,
 	},
 }
 
-// adoption shows the old and the new parts side by side.
+// partWidth is that of a part in words.
+const partWidth = 34
+
+// adoption shows the old and the new parts side by side, and marks what
+// differs.
 func (t *tool) adoption(a mgmt.Adoption) {
-	rows := [][]string{}
+	t.say("%s: generation %s", a.Slot, counter(a.Generation))
+	t.say("  %-6s  %-*s  %s", "PART", partWidth, "KNOWN", "FOUND")
 	for _, r := range [][3]string{
 		{"engine", a.Old.Engine, a.New.Engine},
 		{"device", a.Old.Device, a.New.Device},
@@ -92,17 +97,17 @@ func (t *tool) adoption(a mgmt.Adoption) {
 		{"chip", a.Old.Chip, a.New.Chip},
 		{"block", a.Old.Block, a.New.Block},
 	} {
-		mark := ""
-		if r[1] != r[2] {
-			mark = "new"
-			if r[2] == "" {
-				mark = "gone"
-			}
+		mark, known, found := " ", orDash(r[1]), orDash(r[2])
+		if known != found {
+			mark = "*"
 		}
-		rows = append(rows, []string{r[0], orDash(r[1]), orDash(r[2]), mark})
+		if max(len(known), len(found)) <= partWidth {
+			fmt.Fprintf(t.stdout, "%s %-6s  %-*s  %s\n", mark, r[0], partWidth, known, found)
+			continue
+		}
+		fmt.Fprintln(t.stdout, wrap(fmt.Sprintf("%s %-6s  known: %s", mark, r[0], known), 17))
+		fmt.Fprintln(t.stdout, wrap(fmt.Sprintf("%10sfound: %s", "", found), 17))
 	}
-	t.say("%s: generation %s", a.Slot, counter(a.Generation))
-	fmt.Fprint(t.stdout, table([]column{{head: "PART"}, {head: "KNOWN", least: 17}, {head: "FOUND", least: 17}, {head: ""}}, rows))
 	if !a.Needed {
 		t.say("These are the parts that the agent knows: there is nothing to adopt.")
 		return
@@ -142,10 +147,12 @@ the device's memory holds; a power cycle also ends what a reset leaves behind.`,
 			err = t.wait(ctx, "power "+state+" of "+slot, func(ctx context.Context) error {
 				return t.agent.Power(ctx, slot, mgmt.PowerRequest{Generation: s.Generation, State: state})
 			})
-			return t.done(ctx, err, slot, "power "+state+" done")
+			return t.done(ctx, err, slot, powerWords[state])
 		}
 	},
 }
+
+var powerWords = map[string]string{"on": "power is on", "off": "power is off", "cycle": "power was off, and is on"}
 
 var resetCommand = command{
 	name: "slot reset", args: "SLOT [--yes]", short: "reset the device of a slot",

@@ -24,16 +24,29 @@ var statusCommand = command{
 			if err != nil {
 				return err
 			}
-			if t.json {
-				return t.printJSON(e)
+			s := seen{Enclosure: e}
+			// The trial of a network is the one thing that is not in it.
+			if c, err := t.agent.Config(ctx); err == nil {
+				s.Trial = c.Trial
 			}
-			t.status(e)
+			s.Next = suggest(s)
+			if t.json {
+				return t.printJSON(s)
+			}
+			t.status(s)
 			return nil
 		}
 	},
 }
 
-func (t *tool) status(e mgmt.Enclosure) {
+// seen answers status: the enclosure, and what is likely to be typed next.
+type seen struct {
+	mgmt.Enclosure
+	Trial *mgmt.Trial `json:"trial,omitempty"`
+	Next  []next      `json:"next"`
+}
+
+func (t *tool) status(e seen) {
 	head := fmt.Sprintf("enclosure %s   agent %s up %s", e.Name, e.Agent, age(e.UptimeMS))
 	if !e.ClockSet {
 		head += "   clock not set (using uptime)"
@@ -68,7 +81,24 @@ func (t *tool) status(e mgmt.Enclosure) {
 	for _, w := range e.Warnings {
 		t.line("warning", w)
 	}
-	t.next(suggest(e)...)
+	t.trial(e.Trial)
+	for i, n := range e.Next {
+		label := "Next: "
+		if i > 0 {
+			label = "      "
+		}
+		t.command(label, n)
+	}
+}
+
+// command prints what is to be typed, with the reason where there is room: a
+// shell takes it for a comment.
+func (t *tool) command(label string, n next) {
+	line := label + n.Command
+	if why := fmt.Sprintf("%-36s  # %s", line, n.Why); n.Why != "" && len(why) <= width {
+		line = why
+	}
+	fmt.Fprintln(t.stdout, line)
 }
 
 // next prints what is likely to be typed next. A command is never broken: it
@@ -83,9 +113,11 @@ func (t *tool) next(commands ...string) {
 	}
 }
 
-// line prints "label: text" with its continuation indented.
+// line prints "label: text" with its continuation indented. What the agent
+// says of a slot often begins with its name.
 func (t *tool) line(label, text string) {
 	if text != "" {
+		text = strings.TrimPrefix(text, strings.TrimSpace(label)+": ")
 		fmt.Fprintln(t.stdout, wrap(label+": "+text, 2))
 	}
 }
@@ -167,33 +199,6 @@ func attention(s mgmt.Slot) []string {
 	return out
 }
 
-// suggest looks for what is likely to be typed next.
-func suggest(e mgmt.Enclosure) []string {
-	var out []string
-	for _, h := range e.Hosts {
-		if h.Fenced {
-			out = append(out, "baton unfence "+h.Name)
-		}
-	}
-	out = out[:min(len(out), 2)] // the line of hosts has them all
-	for _, v := range e.VMs {
-		from, verb := "", "attach" // as long as it has no host
-		for _, s := range e.Slots {
-			if s.VM == v.Name && s.Host != "" {
-				from, verb = s.Host, "move"
-			}
-		}
-		i := slices.IndexFunc(e.Hosts, func(h mgmt.Host) bool {
-			return !h.Fenced && h.Name != from && slices.Contains(v.Hosts, h.Name)
-		})
-		if i >= 0 && e.Store.OK {
-			out = append(out, fmt.Sprintf("baton %s %s --to %s", verb, v.Name, e.Hosts[i].Name))
-			break
-		}
-	}
-	return append(out, "baton events --follow")
-}
-
 func (t *tool) slotStatus(ctx context.Context, name string) error {
 	s, err := t.agent.Slot(ctx, name)
 	if err != nil {
@@ -212,11 +217,16 @@ func (t *tool) slotStatus(ctx context.Context, name string) error {
 		link += " with " + s.Peer
 	}
 	onOff := map[bool]string{true: "on", false: "off"}
+	power := s.Power
+	if s.Locate {
+		power += ", locate LED on"
+	}
 	t.fields([][2]string{
 		{"device", orDash(s.Device)},
 		{"profile", s.Profile + ": " + orDash(strings.Join(s.Capabilities, " "))},
 		{"link", link},
 		{"cut", s.Cut},
+		{"power", power},
 		{"generation", s.Generation},
 		{"policy", s.Policy},
 		{"guard", onOff[s.Guard] + ", hold on link loss " + onOff[s.Hold]},

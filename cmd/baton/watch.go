@@ -131,10 +131,13 @@ func (t *tool) event(e mgmt.Event) error {
 	return err
 }
 
-// clock is the time, or the uptime where the clock is not set: a BMC starts in
-// 1970.
+// clockIsSet is the year of the first version: a BMC without a battery starts
+// in 1970.
+const clockIsSet = 2026
+
+// clock is the time, or the uptime where the clock is not set.
 func clock(at time.Time, uptimeMS int64) string {
-	if at.Year() >= 2026 {
+	if at.Year() >= clockIsSet {
 		return at.Local().Format("2006-01-02 15:04:05")
 	}
 	return fmt.Sprintf("%10.1f s", float64(uptimeMS)/1000)
