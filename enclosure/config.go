@@ -3,6 +3,7 @@ package enclosure
 import (
 	"context"
 	"log/slog"
+	"time"
 
 	"periph.io/x/conn/v3/i2c"
 
@@ -30,6 +31,9 @@ type StoreConfig struct {
 	// Shared names the slot on whose engine's chip the store is; "" = it has a
 	// medium of its own.
 	Shared string
+	// LoadTime is how long that slot's engine may take to load. It is needed
+	// where the store is mounted before the slots are known.
+	LoadTime time.Duration
 	// FormatBlank allows to format a medium and to write a config block where
 	// all bytes are as erased. Anything else that is not ours is never
 	// overwritten.
@@ -76,6 +80,7 @@ type Options struct {
 	// has to be rewritten before it is trusted.
 	SameBoot bool
 	Log      *slog.Logger // nil = none
+	Memory   *Memory      // mounted already; nil = Open mounts Config.Store
 	Random   func([]byte) // fills with random bytes; nil = crypto/rand. Tests that must repeat give their own
 }
 

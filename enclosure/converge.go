@@ -608,32 +608,6 @@ func (e *Enclosure) setLoading(s *slot, on bool) {
 	e.mu.Unlock()
 }
 
-// gate is called before every page write of a store that shares its chip with
-// an engine. It keeps off while the engine loads, and leaves one load time
-// between page writes, so that an engine that restarts by itself, of which
-// nobody knows yet, finds the chip free within the 10 ms that it tries.
-func (e *Enclosure) gate(s *slot) func(context.Context) error {
-	var last time.Time // the store calls its gate from one goroutine at a time
-	return func(ctx context.Context) error {
-		if err := pause(ctx, time.Until(last.Add(s.cfg.Profile.LoadTime))); err != nil {
-			return err
-		}
-		deadline := time.Now().Add(2 * s.cfg.Profile.LoadTime)
-		for {
-			e.mu.Lock()
-			loading := s.loading
-			e.mu.Unlock()
-			if !loading || time.Now().After(deadline) {
-				last = time.Now()
-				return nil
-			}
-			if err := pause(ctx, time.Millisecond); err != nil {
-				return err
-			}
-		}
-	}
-}
-
 func pause(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return ctx.Err()

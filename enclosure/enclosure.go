@@ -27,8 +27,10 @@ type Enclosure struct {
 	started time.Time
 	slots   []*slot
 	roster  atomic.Pointer[roster]
+	memory  *Memory
 
-	mu sync.Mutex // never held while anything is waited for
+	mu        sync.Mutex // never held while anything is waited for
+	refitting bool       // hosts, VMs or slots are being configured anew
 	journal
 	// distrusted hosts count as fenced until they are unfenced again: the store
 	// lost records, perhaps theirs.
@@ -60,7 +62,8 @@ func Open(ctx context.Context, cfg Config, opt Options) (*Enclosure, error) {
 	}
 	e := &Enclosure{
 		cfg:        cfg,
-		log:        opt.Log,
+		log:        opt.log(),
+		random:     opt.random(),
 		started:    time.Now(),
 		moves:      map[ee.UUID]*Move{},
 		fencing:    map[string]chan struct{}{},
@@ -73,20 +76,22 @@ func Open(ctx context.Context, cfg Config, opt Options) (*Enclosure, error) {
 			all: map[uint32]plan.Assignment{}, hosts: map[string]plan.Host{},
 		},
 	}
-	e.random = opt.Random
-	if e.random == nil {
-		e.random = func(p []byte) { rand.Read(p) } // never fails (crypto/rand)
-	}
-	if e.log == nil {
-		e.log = slog.New(slog.DiscardHandler)
-	}
 	for i, c := range cfg.Slots {
 		e.slots = append(e.slots, newSlot(i, c))
 	}
 	e.roster.Store(&roster{cfg.Hosts, cfg.VMs})
-	if err := e.openStore(ctx, opt); err != nil {
+	m := opt.Memory
+	if m == nil {
+		m = newMemory(cfg.Store, opt)
+		m.share(e)
+		m.mount(ctx)
+	} else {
+		m.share(e)
+		e.cfg.Store = m.cfg
+	}
+	if err := e.take(m); err != nil {
 		e.problem = err
-		e.emit(Event{Kind: "store", Code: string(CodeStore), Text: err.Error()})
+		e.emit(Event{Kind: "store", Code: string(err.Code), Text: err.Error()})
 	}
 	e.identify(ctx)
 	if e.problem != nil {
@@ -101,50 +106,8 @@ func Open(ctx context.Context, cfg Config, opt Options) (*Enclosure, error) {
 	return e, ctx.Err()
 }
 
-func (e *Enclosure) openStore(ctx context.Context, opt Options) *Error {
-	sc := e.cfg.Store
-	fail := func(what, next string, err error) *Error {
-		return &Error{Code: CodeStore, Where: sc.Name, What: what, Err: err, State: "nothing was written; status is served, changes are refused", Next: next}
-	}
-	if sc.Medium == nil {
-		return fail("the store's medium could not be opened", "check bus, address and part in the configuration", sc.Problem)
-	}
-	so := nvm.Options{Suspect: !opt.SameBoot, ReservePages: storeReserve}
-	for _, s := range e.slots {
-		if s.cfg.Name == sc.Shared {
-			so.Gate = e.gate(s)
-		}
-	}
-	store, report, err := nvm.Mount(ctx, sc.Medium, so)
-	if m, ok := sc.Medium.(identifier); ok && err != nil {
-		if found, not := m.Identify(ctx); errors.Is(not, nvm.ErrAddressing) || errors.Is(not, nvm.ErrSize) {
-			return fail("the store's chip is not the configured one: found "+found.String(), "correct the part in the configuration, or put the right chip there", not)
-		}
-	}
-	// A format that was cut short is completed: what was there before, if
-	// anything, was given up by whoever began it, and no store that has been in
-	// use ever reads as half formatted (nvm: halfFormatted says why).
-	unmade := report.State == nvm.Blank || report.State == nvm.HalfFormatted
-	if errors.Is(err, nvm.ErrUnformatted) && unmade && sc.FormatBlank {
-		store, err = nvm.Format(ctx, sc.Medium, e.newIncarnation(), so)
-		if err == nil {
-			e.emit(Event{Kind: "store", Text: report.State.String() + " store formatted; every host starts fenced: baton unfence HOST"})
-		}
-		report = nvm.Report{State: nvm.Formatted}
-	}
-	if err != nil {
-		return fail("the store can not be used", "docs/errors.md has what can be done; nothing of it is overwritten by itself", err)
-	}
-	e.store, e.report = store, report
-	for _, p := range e.load() {
-		e.distrustAll()
-		e.emit(Event{Kind: "store", Text: p})
-	}
-	if len(report.Damaged) > 0 {
-		e.emit(Event{Kind: "store", Text: fmt.Sprintf("%s: %d damaged pages; what was in them is lost, what can be told of it is told", sc.Name, len(report.Damaged))})
-	}
-	return nil
-}
+// cryptoRandom never fails (crypto/rand).
+func cryptoRandom(p []byte) { rand.Read(p) }
 
 func (e *Enclosure) distrustAll() {
 	for _, h := range e.roster.Load().hosts {

@@ -83,7 +83,7 @@ func (e *Enclosure) repeated(a plan.Assignment, slots []*slot, r MoveRequest) (m
 func (e *Enclosure) bindAs(known *roster, slots []*slot, group uint16) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.roster.Load() != known {
+	if e.refitting || e.roster.Load() != known {
 		return &Error{Code: CodeBusy, What: "hosts or VMs were configured anew while the request waited", State: "nothing was changed", Next: "look with 'baton status' and try again", Retry: true}
 	}
 	bindLocked(slots, group)

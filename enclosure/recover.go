@@ -591,9 +591,9 @@ func (e *Enclosure) asError(err error) *Error {
 
 // newIncarnation is random and not zero; the kernel's generator may make the
 // first call after power-up wait for a second.
-func (e *Enclosure) newIncarnation() uint32 {
+func newIncarnation(random func([]byte)) uint32 {
 	var p [4]byte
-	e.random(p[:])
+	random(p[:])
 	return binary.LittleEndian.Uint32(p[:]) | 1
 }
 

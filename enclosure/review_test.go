@@ -449,7 +449,7 @@ func TestReviewReconfigureBehindPoll(t *testing.T) {
 		time.Sleep(5 * time.Millisecond)
 		hosts := slices.Clone(r.Config.Hosts)
 		hosts[1].Group, hosts[2].Group = hosts[2].Group, hosts[1].Group
-		if e := r.E.Reconfigure(hosts, r.Config.VMs, "test", true); e != nil {
+		if e := r.E.Reconfigure(r.Ctx(), enclosure.Reconfiguration{Hosts: hosts, VMs: r.Config.VMs, By: "test", Admin: true}); e != nil {
 			t.Fatalf("reconfigure: %v", e)
 		}
 		r.W.Server(rig.B).SetGroup(rig.GroupC)

@@ -38,7 +38,7 @@ func (e *Enclosure) Run(ctx context.Context) error {
 		case <-tick.C:
 		}
 		problem := e.storeProblem()
-		if problem != nil && e.store != nil {
+		if problem != nil && e.store != nil && !e.memory.frozen {
 			return fmt.Errorf("starting again settles what the store holds: %w", problem)
 		}
 		if problem != nil {
@@ -161,6 +161,9 @@ func (e *Enclosure) poll(ctx context.Context, s *slot) {
 	}
 	if e.astray(s, o) || before != nil || e.strayPeer(ctx, s, o) {
 		e.bringBack(ctx, s, false)
+	}
+	if e.takeLate(s) {
+		e.followPolicy(ctx, s)
 	}
 	if s.stale {
 		_ = e.follow(ctx, s) // the poller comes by again

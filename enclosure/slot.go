@@ -41,6 +41,7 @@ type slot struct {
 	blocked  *blockage
 	leaseEnd time.Time // of an arming
 	stale    bool      // page, shown flag and guard have not followed the records yet
+	late     bool      // its policy has changed, and the engine has not followed
 	loading  bool      // the engine may be reading its chip
 	bound    uint16    // group that an operation under way brings the slot to; 0 = none
 	left     bool      // that operation has cut the slot from where it was

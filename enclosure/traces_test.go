@@ -298,7 +298,7 @@ func TestT10(t *testing.T) {
 		hosts := append([]enclosure.HostConfig(nil), r.Config.Hosts...)
 		hosts[1].Group, hosts[2].Group = hosts[2].Group, hosts[1].Group
 		hosts[1].MAC, hosts[2].MAC = hosts[2].MAC, hosts[1].MAC
-		wantCode(t, r.E.Reconfigure(hosts, r.Config.VMs, "test", true), enclosure.CodeBusy)
+		wantCode(t, r.E.Reconfigure(r.Ctx(), enclosure.Reconfiguration{Hosts: hosts, VMs: r.Config.VMs, By: "test", Admin: true}), enclosure.CodeBusy)
 		wait()
 		r.WantHost("gpu0", rig.B)
 	})
@@ -808,7 +808,7 @@ func TestT32(t *testing.T) {
 		running(t, r)
 		vms := append([]enclosure.VMConfig(nil), r.Config.VMs...)
 		vms[0].Hosts = []string{rig.C}
-		wantCode(t, r.E.Reconfigure(r.Config.Hosts, vms, rig.C, false), enclosure.CodeForbidden)
+		wantCode(t, r.E.Reconfigure(r.Ctx(), enclosure.Reconfiguration{Hosts: r.Config.Hosts, VMs: vms, By: rig.C}), enclosure.CodeForbidden)
 		events, _ := r.E.Events(0)
 		if last := events[len(events)-1]; last.Kind != "refused" || last.By != rig.C {
 			t.Errorf("last event is %+v; want the refusal of %s", last, rig.C)

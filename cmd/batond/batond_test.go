@@ -43,7 +43,7 @@ func TestParts(t *testing.T) {
 // are valid with the real profiles.
 func TestExamples(t *testing.T) {
 	for _, file := range []string{"../../mgmt/config/testdata/example.json", "../../images/boards/ast2600-evb/batond.json"} {
-		if _, err := readConfig(file); err != nil {
+		if _, err := readSeed(file); err != nil {
 			t.Errorf("%v", err)
 		}
 	}
@@ -259,6 +259,7 @@ func TestHardware(t *testing.T) {
 	}
 	var log bytes.Buffer
 	h := openHardware(c, newLog(&log))
+	h.use(c)
 	if err := errors.Unwrap(h.config.Store.Problem); !errors.Is(h.config.Store.Problem, nvm.ErrSize) || h.config.Store.Medium != nil {
 		t.Errorf("store: %v, %v", h.config.Store.Problem, err)
 	}
@@ -295,6 +296,7 @@ func TestSharedStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := openHardware(c, slog.New(slog.DiscardHandler))
+	h.use(c)
 	defer func() { _ = h.close() }() // there is nothing to close
 	s := h.config.Store
 	if s.Problem != nil || s.Shared != "s" || s.Name != "a/0x50+64" || s.Medium.Geometry().Size != 32704 {

@@ -22,36 +22,54 @@ import (
 type hardware struct {
 	config   enclosure.Config
 	warnings []string
+	buses    map[string]*bus.Owned
 	open     []io.Closer // in the order of opening
+	log      *slog.Logger
 }
 
 // transferLimit is how long a bus transfer may take, beside its bytes, before
 // the bus counts as wedged.
 const transferLimit = time.Second
 
-// openHardware opens everything. What fails is noted where it belongs.
-func openHardware(c *config.Config, log *slog.Logger) *hardware {
-	h := &hardware{config: enclosure.Config{Name: c.Enclosure, Simulated: c.Simulated}}
-	buses := map[string]*bus.Owned{}
-	for name, target := range c.Buses {
-		l := &lateBus{name: target, simulated: c.Simulated}
+// openHardware opens buses and store, which the seed alone says: what slots
+// there are may be in the store. What fails is noted where it belongs.
+func openHardware(seed *config.Config, log *slog.Logger) *hardware {
+	h := &hardware{buses: map[string]*bus.Owned{}, log: log}
+	for name, target := range seed.Buses {
+		l := &lateBus{name: target, simulated: seed.Simulated}
 		if err := l.open(); err != nil {
 			log.Error("bus can not be opened; it is tried again", "bus", name, "err", err)
 		}
-		buses[name] = bus.Own(l, transferLimit)
-		h.open = append(h.open, l, buses[name]) // closed the other way round
+		h.buses[name] = bus.Own(l, transferLimit)
+		h.open = append(h.open, l, h.buses[name]) // closed the other way round
 	}
+	h.config.Store = h.store(seed)
+	return h
+}
+
+// use opens what else c names, and takes over hosts and VMs.
+func (h *hardware) use(c *config.Config) {
+	h.config.Name, h.config.Simulated = c.Enclosure, c.Simulated
 	for _, s := range c.Slots {
-		h.config.Slots = append(h.config.Slots, h.slot(s, buses, log))
+		h.config.Slots = append(h.config.Slots, h.slot(s))
 	}
-	h.config.Store = h.store(c, buses)
-	for _, host := range c.Hosts {
-		h.config.Hosts = append(h.config.Hosts, enclosure.HostConfig{Name: host.Name, Group: host.Group, MAC: ee.MAC(host.MAC)})
+	h.config.Hosts, h.config.VMs = rosterOf(c, c.Slots)
+}
+
+// rosterOf is who may have slots by c, as far as the slots are there.
+func rosterOf(c *config.Config, there []config.Slot) (hosts []enclosure.HostConfig, vms []enclosure.VMConfig) {
+	for _, h := range c.Hosts {
+		hosts = append(hosts, enclosure.HostConfig{Name: h.Name, Group: h.Group, MAC: ee.MAC(h.MAC)})
 	}
 	for _, v := range c.VMs {
-		h.config.VMs = append(h.config.VMs, enclosure.VMConfig{Name: v.Name, UUID: ee.UUID(v.UUID), Hosts: v.Hosts, Slots: v.Slots, Policy: plan.Policy(v.Policy)})
+		slots := slices.DeleteFunc(slices.Clone(v.Slots), func(name string) bool {
+			return !slices.ContainsFunc(there, func(s config.Slot) bool { return s.Name == name })
+		})
+		if len(slots) > 0 {
+			vms = append(vms, enclosure.VMConfig{Name: v.Name, UUID: ee.UUID(v.UUID), Hosts: v.Hosts, Slots: slots, Policy: plan.Policy(v.Policy)})
+		}
 	}
-	return h
+	return hosts, vms
 }
 
 func (h *hardware) close() error {
@@ -62,7 +80,8 @@ func (h *hardware) close() error {
 	return errors.Join(errs...)
 }
 
-func (h *hardware) slot(s config.Slot, buses map[string]*bus.Owned, log *slog.Logger) enclosure.SlotConfig {
+func (h *hardware) slot(s config.Slot) enclosure.SlotConfig {
+	buses, log := h.buses, h.log
 	out := enclosure.SlotConfig{
 		Name: s.Name, BusName: s.Bus, Bus: buses[s.Bus], Addr: uint16(s.Address),
 		Medium: nvm.NewEEPROM(buses[s.Bus], uint16(s.EEPROM.Address), nvm.Parts[s.EEPROM.Part]),
@@ -98,13 +117,13 @@ type noReload struct{}
 // Reload does nothing; a warning in the status says so.
 func (noReload) Reload(context.Context) error { return nil }
 
-func (h *hardware) store(c *config.Config, buses map[string]*bus.Owned) enclosure.StoreConfig {
+func (h *hardware) store(c *config.Config) enclosure.StoreConfig {
 	s := c.Store
 	out := enclosure.StoreConfig{FormatBlank: s.FormatBlank}
 	switch {
 	case s.Bus != "":
 		out.Name = fmt.Sprintf("%s/%s", s.Bus, s.Address)
-		out.Medium = nvm.NewEEPROM(buses[s.Bus], uint16(s.Address), nvm.Parts[s.Part])
+		out.Medium = nvm.NewEEPROM(h.buses[s.Bus], uint16(s.Address), nvm.Parts[s.Part])
 	case s.File != "":
 		out.Name = s.File
 		// A disk that does not answer for a second is reported, not waited for.
@@ -121,7 +140,11 @@ func (h *hardware) store(c *config.Config, buses map[string]*bus.Owned) enclosur
 		sl := c.Slots[i]
 		out.Name = fmt.Sprintf("%s/%s+%d", sl.Bus, sl.EEPROM.Address, s.Offset)
 		out.Shared = sl.Name
-		m, err := nvm.Section(h.config.Slots[i].Medium, s.Offset, s.Size)
+		if p, err := ee.LoadProfile(sl.Profile); err == nil {
+			out.LoadTime = p.LoadTime
+		}
+		chip := nvm.NewEEPROM(h.buses[sl.Bus], uint16(sl.EEPROM.Address), nvm.Parts[sl.EEPROM.Part])
+		m, err := nvm.Section(chip, s.Offset, s.Size)
 		if err != nil {
 			out.Problem = err
 			return out

@@ -63,27 +63,18 @@ func run(ctx context.Context, args []string, _ io.Reader, stdout, stderr io.Writ
 		fmt.Fprintln(stdout, "batond", mgmt.Version)
 		return nil
 	}
-	c, err := readConfig(*file)
+	seed, err := readSeed(*file)
 	if err != nil {
 		return err
 	}
 	if *check {
+		c := seed.config
 		fmt.Fprintf(stdout, "%s: ok: enclosure %s, slots: %d, hosts: %d, VMs: %d\n", *file, c.Enclosure, len(c.Slots), len(c.Hosts), len(c.VMs))
 		return nil
 	}
-	return serve(ctx, c, newLog(stderr))
-}
-
-func readConfig(file string) (*config.Config, error) {
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return nil, fmt.Errorf("configuration: %w", err)
-	}
-	c, err := config.Parse(data, findProfile)
-	if err != nil {
-		return nil, fmt.Errorf("configuration %s can not be used:\n%w", file, err)
-	}
-	return c, nil
+	a := newAgent(seed, newLog(stderr))
+	defer a.close()
+	return a.serve(ctx)
 }
 
 func findProfile(name string) (config.Profile, error) {

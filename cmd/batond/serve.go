@@ -1,11 +1,17 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"net"
 	"os"
+	"path/filepath"
+	"slices"
+	"sync"
 	"time"
 
 	"baton/enclosure"
@@ -13,50 +19,176 @@ import (
 	"baton/mgmt/config"
 	"baton/mgmt/server"
 	"baton/nvm"
+	"baton/vlan/station"
+)
+
+// agent is one process: what lasts from one run to the next. A run reads store
+// and configuration and serves; another begins in place where one has ended
+// because the configuration, or what the store holds, is to be read anew. That
+// touches no link, and clients wait meanwhile.
+type agent struct {
+	log    *slog.Logger
+	seed   *seed // as last read
+	uplink *uplink
+
+	socket  string
+	door    *door  // nil = not listening yet
+	mounted string // the store that was mounted: no power was lost since
+
+	mu      sync.Mutex
+	present *session      // nil between two runs
+	changed chan struct{} // closed when present changes
+}
+
+// session is what the agent is between two starts in place.
+type session struct {
+	enc    *enclosure.Enclosure
+	keeper *keeper
+}
+
+func newAgent(s *seed, log *slog.Logger) *agent {
+	u := newUplink(station.New(filepath.Join(s.config.RunDir, "batond.network")), log)
+	return &agent{log: log, seed: s, uplink: u, changed: make(chan struct{})}
+}
+
+func (a *agent) close() {
+	if a.door != nil {
+		_ = a.door.Close() // nobody waits there any more
+	}
+}
+
+// A run that ends by itself is followed by another after a while, unless that
+// happens again and again: then whoever started the process may know better.
+const (
+	mostFailures = 3 // in failuresIn
+	failuresIn   = time.Minute
+	firstPause   = 200 * time.Millisecond
 )
 
 // serve runs the agent until ctx ends. A bus, a chip or a store that can not
 // be used does not end it: its status says so.
-func serve(ctx context.Context, c *config.Config, log *slog.Logger) (err error) {
-	dir, err := openRunDir(c)
+func (a *agent) serve(ctx context.Context) error {
+	defer a.uplink.revert("", "the agent stops")
+	notifier := &lateNotifier{a: a}
+	defer notifier.stop()
+	return again(ctx, a.log, func() ending {
+		end := a.run(ctx, notifier.ready)
+		if end.again {
+			a.readSeedAgain()
+		}
+		return end
+	})
+}
+
+// again runs one run after the other, until one ends that no other follows.
+func again(ctx context.Context, log *slog.Logger, run func() ending) error {
+	var failed []time.Time
+	for {
+		end := run()
+		if !end.again || ctx.Err() != nil {
+			return end.err
+		}
+		if end.err == nil {
+			continue
+		}
+		now := time.Now()
+		failed = append(slices.DeleteFunc(failed, func(t time.Time) bool { return now.Sub(t) > failuresIn }), now)
+		if len(failed) > mostFailures {
+			return fmt.Errorf("%d runs in %v have ended by themselves, the last one: %w", len(failed), failuresIn, end.err)
+		}
+		log.Error("the agent starts again in place", "err", end.err)
+		select {
+		case <-time.After(firstPause << (len(failed) - 1)):
+		case <-ctx.Done():
+			return end.err
+		}
+	}
+}
+
+// readSeedAgain takes over a file that was changed, if it can be used.
+func (a *agent) readSeedAgain() {
+	s, err := readSeed(a.seed.file)
 	if err != nil {
-		return err
+		a.log.Error("the agent goes on with the configuration file as it was before", "err", err)
+		return
+	}
+	a.seed = s
+}
+
+// ending is how a run has ended.
+type ending struct {
+	err   error
+	again bool // another run may begin in place
+}
+
+func failedWith(err error) ending { return ending{err: err} }
+
+// run serves until ctx ends, somebody asks for another run, or the enclosure
+// asks for one. ready is called when it serves.
+func (a *agent) run(ctx context.Context, ready func()) (end ending) {
+	dir, err := openRunDir(a.seed.config)
+	if err != nil {
+		return failedWith(err)
 	}
 	defer dir.close()
+	sameBoot := dir.sameBoot || a.mounted == dir.id
 
-	hw := openHardware(c, log)
-	defer func() { err = errors.Join(err, hw.close()) }()
-
-	enc, err := enclosure.Open(ctx, hw.config, enclosure.Options{SameBoot: dir.sameBoot, Log: log})
+	hw := openHardware(a.seed.config, a.log)
+	defer func() {
+		if err := hw.close(); err != nil {
+			end.err = errors.Join(end.err, err)
+		}
+	}()
+	opt := enclosure.Options{SameBoot: sameBoot, Log: a.log}
+	opt.Memory = enclosure.Mount(ctx, hw.config.Store, opt)
 	if ctx.Err() != nil {
-		return nil // stopped before it was ready; recovery is done again at the next start
+		return ending{}
+	}
+	f := find(a.seed, opt.Memory)
+	hw.use(f.config)
+	enc, err := enclosure.Open(ctx, hw.config, opt)
+	if ctx.Err() != nil {
+		return ending{} // stopped before it was ready; recovery is done again at the next start
 	}
 	if err != nil {
-		return fmt.Errorf("open enclosure: %w", err)
+		return failedWith(fmt.Errorf("open enclosure: %w", err))
 	}
-	if enc.Status(ctx).Store.OK {
+	if enc.Status(ctx).Store.OK || f.frozen != nil {
+		a.mounted = dir.id
 		if err := dir.mark(); err != nil {
-			log.Warn("the next start takes this one's power for lost, and rewrites what it reads", "err", err)
+			a.log.Warn("the next start takes this one's power for lost, and rewrites what it reads", "err", err)
 		}
 	} else {
 		hw.explainStore(ctx)
 	}
+	f.noteEdit(ctx, enc)
+	f.notes = append(f.notes, hw.warnings...)
 
-	l, err := listen(c.Socket, log)
+	// Serving ends with ctx, or when another run is asked for.
+	serving, endServing := context.WithCancel(ctx)
+	defer endServing()
+	asked := make(chan string, 1)
+	k := newKeeper(f, enc, a.uplink, func(why string) {
+		select {
+		case asked <- why:
+		default:
+		}
+		endServing()
+	}, a.log)
+	a.uplink.tellTo(enc.Note)
+	a.uplink.start(ctx, f.config.Network)
+	l, err := a.listen(f.config.Socket)
 	if err != nil {
-		return err
+		return failedWith(err)
 	}
-	srv := server.New(enc, server.Options{
-		Agent: mgmt.Version, Keeper: fixed{c, hw}, AdminUID: uint32(os.Geteuid()), Log: log,
-	})
-	notifier := startNotifier(enc, log)
-	defer notifier.stop()
-	log.Info("ready", "enclosure", c.Enclosure, "socket", c.Socket, "version", mgmt.Version, "simulated", c.Simulated, "same_boot", dir.sameBoot)
+	srv := server.New(enc, server.Options{Agent: mgmt.Version, Keeper: k, AdminUID: uint32(os.Geteuid()), Log: a.log})
+	a.now(&session{enc, k})
+	defer a.now(nil)
+	ready()
+	a.log.Info("ready", "enclosure", f.config.Enclosure, "socket", f.config.Socket, "version", mgmt.Version, "simulated", f.config.Simulated, "same_boot", sameBoot, "configuration", f.version)
 
 	// The poller goes on while the server lets operations end; whichever ends
 	// by itself ends the other.
-	serving, endServing := context.WithCancel(ctx)
-	defer endServing()
 	polling, endPolling := context.WithCancel(context.WithoutCancel(ctx))
 	defer endPolling()
 	polled := make(chan error, 1)
@@ -64,14 +196,22 @@ func serve(ctx context.Context, c *config.Config, log *slog.Logger) (err error) 
 		defer endServing()
 		polled <- enc.Run(polling)
 	}()
+	var looking sync.WaitGroup
+	looking.Go(func() { a.uplink.look(polling) })
 	served := srv.Serve(serving, l)
 	endPolling()
 	ran := <-polled
+	looking.Wait()
 	if errors.Is(ran, context.Canceled) {
 		ran = nil
 	}
-	log.Info("stopped", "by", stoppedBy(ctx, served, ran))
-	return errors.Join(served, ran)
+	why := ""
+	select {
+	case why = <-asked:
+	default:
+	}
+	a.log.Info("stopped", "by", cmp.Or(why, stoppedBy(ctx, served, ran)))
+	return ending{errors.Join(served, ran), served == nil && (ran != nil || why != "") && ctx.Err() == nil}
 }
 
 func stoppedBy(ctx context.Context, served, ran error) string {
@@ -82,6 +222,73 @@ func stoppedBy(ctx context.Context, served, ran error) string {
 		return "signal"
 	}
 	return "nobody"
+}
+
+// listen is the door for the next server. It stays open from one run to the
+// next, unless the socket is another one.
+func (a *agent) listen(socket string) (net.Listener, error) {
+	if a.door != nil && a.socket != socket {
+		_ = a.door.Close() // its socket goes with it
+		a.door = nil
+	}
+	if a.door == nil {
+		l, err := listen(socket, a.log)
+		if err != nil {
+			return nil, err
+		}
+		a.door, a.socket = &door{l}, socket
+	}
+	return a.door.open(), nil
+}
+
+// now says which session there is, nil = none.
+func (a *agent) now(r *session) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.present = r
+	close(a.changed)
+	a.changed = make(chan struct{})
+}
+
+// current waits for a run, or the end of ctx, which gives nil.
+func (a *agent) current(ctx context.Context) *session {
+	for {
+		a.mu.Lock()
+		r, changed := a.present, a.changed
+		a.mu.Unlock()
+		if r != nil {
+			return r
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// Status is that of the present run's enclosure. Between two runs it waits, so
+// that the watchdog bites where the next one does not begin.
+func (a *agent) Status(ctx context.Context) enclosure.Status {
+	if r := a.current(ctx); r != nil {
+		return r.enc.Status(ctx)
+	}
+	return enclosure.Status{}
+}
+
+// lateNotifier is a notifier from the first run that serves on.
+type lateNotifier struct {
+	a    *agent
+	once sync.Once
+	n    *notifier
+}
+
+func (l *lateNotifier) ready() { l.once.Do(func() { l.n = startNotifier(l.a, l.a.log) }) }
+
+func (l *lateNotifier) stop() {
+	if l.n != nil {
+		l.n.stop()
+	}
 }
 
 func wireVMs(c *config.Config) []mgmt.VM {
@@ -106,28 +313,4 @@ func (h *hardware) explainStore(ctx context.Context) {
 	}
 }
 
-// fixed is a configuration that is read once.
-type fixed struct {
-	c  *config.Config
-	hw *hardware
-}
-
-func (f fixed) Config() mgmt.Config { return mgmt.Config{} }
-func (f fixed) VMs() []mgmt.VM      { return wireVMs(f.c) }
-func (f fixed) Warnings() []string  { return f.hw.warnings }
-func (f fixed) Apply(context.Context, mgmt.ConfigRequest, string) (mgmt.ConfigApplied, error) {
-	return mgmt.ConfigApplied{}, errors.ErrUnsupported
-}
-func (f fixed) Confirm(context.Context, string) (mgmt.Config, error) {
-	return mgmt.Config{}, errors.ErrUnsupported
-}
-func (f fixed) Revert(context.Context, string) (mgmt.Config, error) {
-	return mgmt.Config{}, errors.ErrUnsupported
-}
-func (f fixed) Backup(context.Context) (mgmt.Backup, error) {
-	return mgmt.Backup{}, errors.ErrUnsupported
-}
-func (f fixed) Restore(context.Context, mgmt.RestoreRequest, string) (mgmt.Restored, error) {
-	return mgmt.Restored{}, errors.ErrUnsupported
-}
-func (f fixed) Restart(string) {}
+func sorted[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -47,6 +47,7 @@ func (v *checker) all() {
 	v.hosts()
 	v.macs()
 	v.vms()
+	v.network()
 }
 
 // part is what the checks need of a 24Cxx; nvm.Parts has the rest, and a test
@@ -258,15 +259,26 @@ func (v *checker) section() {
 }
 
 // room checks that the store can hold what it may have to: a record takes a
-// page, of at least 64 bytes.
+// page, of at least 64 bytes, and that of the configuration several.
 func (v *checker) room(key string, size, page int64) {
 	const (
 		moves   = 64 // outcomes that are kept
 		perSlot = 3  // assignment, evidence, release
 		spare   = 40 // what only intents may use, and the format's own
+		version = 2  // of the configuration, while it is replaced
 	)
 	have := size / max(blockSize, page)
-	need := int64(moves + perSlot*len(v.c.Slots) + len(v.c.Hosts) + len(v.c.VMs) + spare)
+	config := pagesOf(v.c.size, max(blockSize, page))
+	if v.c.size > maxRecord {
+		v.bad(key, "the configuration takes %d bytes when packed, and a record of the store at most %d", v.c.size, maxRecord)
+		return
+	}
+	if most := min(maxBatch, (have-ringFirst)/4); config > most {
+		v.bad(key, "the configuration takes %d pages when packed, and a store of %d bytes takes at most %d at a time", config, size, most)
+		return
+	}
+	need := moves + perSlot*int64(len(v.c.Slots)) + int64(len(v.c.Hosts)+len(v.c.VMs)) + spare + version
+	need += 2 * config // the old one is there until the new one is
 	if have < need {
 		v.bad(key, "a store of %d bytes has %d pages; %d slots, %d hosts and %d VMs can need %d", size, have, len(v.c.Slots), len(v.c.Hosts), len(v.c.VMs), need)
 	}
@@ -314,9 +326,6 @@ func (v *checker) addresses() {
 }
 
 func (v *checker) hosts() {
-	if len(v.c.Hosts) == 0 {
-		v.bad("hosts", "none: an enclosure has at least one")
-	}
 	if len(v.c.Hosts) > maxHosts {
 		v.bad("hosts", "%d hosts, at most %d", len(v.c.Hosts), maxHosts)
 	}
@@ -394,7 +403,7 @@ func (v *checker) refs(key string, list []string, known map[string]bool, what st
 	}
 	seen := uniq{}
 	for i, n := range list {
-		if len(known) == 0 {
+		if len(known) == 0 && what == "slot" {
 			return // said where they should be
 		}
 		at := fmt.Sprintf("%s[%d]", key, i)

@@ -1,6 +1,7 @@
-// Package config reads the agent's configuration file (docs/configuration.md).
+// Package config reads the agent's configuration (docs/configuration.md), says
+// what differs between two of them, and packs its text for the store.
 //
-// Parse is pure: it opens nothing and asks nobody. All that is wrong is
+// All of it is pure: it opens nothing and asks nobody. All that is wrong is
 // reported at once, each with its key and line.
 package config
 
@@ -21,10 +22,12 @@ type Config struct {
 	Buses     map[string]string `json:"buses"` // name -> /dev/i2c-N, unix:PATH, tcp:HOST:PORT
 	Store     Store             `json:"store" strict:"required"`
 	Slots     []Slot            `json:"slots" strict:"required"`
-	Hosts     []Host            `json:"hosts" strict:"required"`
+	Hosts     []Host            `json:"hosts"` // none: a board's seed, which knows its slots only
 	VMs       []VM              `json:"vms"`
+	Network   *Network          `json:"network"` // the controller's own; nil = not ours to set
 
-	doc *strict.Doc
+	doc  *strict.Doc
+	size int // bytes of the text, packed
 }
 
 // Store is where the agent keeps what must survive a power cut. One of Bus,
@@ -45,6 +48,7 @@ type Store struct {
 
 	Size        int64 `json:"size"`         // bytes, of the file or the section
 	FormatBlank bool  `json:"format_blank"` // format a medium that is all 0xFF or all 0x00, or a file that does not exist
+	Config      bool  `json:"config"`       // changes of the configuration are kept here, the file is only what the agent begins with
 }
 
 // Slot is one device position.
@@ -123,6 +127,9 @@ func Parse(data []byte, lookup func(name string) (Profile, error)) (*Config, err
 		v.unread[e.Key] = true
 	}
 	c.defaults()
+	if c.Store.Config {
+		c.size = len(Pack(data))
+	}
 	v.all()
 	if len(v.errs) > 0 {
 		return nil, v.sorted()
