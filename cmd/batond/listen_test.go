@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -183,6 +184,9 @@ func TestSocketActivation(t *testing.T) {
 		} else if b.reached() != "gpu0:server1 gpu1:server1" {
 			t.Errorf("after the restart: reached %q", b.reached())
 		}
+		// A start in place has the same socket too.
+		b.config["enclosure"] = fmt.Sprintf("renamed%d", run)
+		b.applyConfig()
 		pid := lockHolder(t, b.path("run/batond.lock"))
 		if pids[pid] {
 			t.Errorf("run %d is the process of before", run)
@@ -207,6 +211,23 @@ func TestSocketActivation(t *testing.T) {
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("the agents ended with %v", err)
 	}
+}
+
+// applyConfig puts the bench's configuration in force, with a start in place,
+// and waits until the new name is shown.
+func (b *bench) applyConfig() {
+	b.t.Helper()
+	text, err := json.Marshal(b.config)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if _, err := b.agent.ApplyConfig(b.t.Context(), mgmt.ConfigRequest{Text: string(text), Restart: true}); err != nil {
+		b.t.Fatalf("apply: %v", err)
+	}
+	b.until("the configuration to be in force", func() bool {
+		e, err := b.agent.Enclosure(b.t.Context())
+		return err == nil && e.Name == b.config["enclosure"]
+	})
 }
 
 // lockHolder is the PID of who has locked a file, as the kernel lists it; 0 =

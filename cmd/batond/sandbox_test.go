@@ -147,6 +147,12 @@ func TestSandbox(t *testing.T) {
 			t.Errorf("move to %s: %+v, %v", to, m, err)
 		}
 	}
+	// It replaces its configuration's file and starts again in place.
+	b.config["enclosure"] = "renamed"
+	b.applyConfig()
+	if text, err := os.ReadFile(b.path("batond.json")); err != nil || !bytes.Contains(text, []byte("renamed")) {
+		t.Errorf("the configuration's file has not changed: %v", err)
+	}
 	p.end()
 	p = b.start(calls)
 	if got := b.reached(); got != "gpu0:server2 gpu1:server2" {
