@@ -6,8 +6,8 @@
 //	console   commands after "$ " are run through sh, each page in an enclosure
 //	          of its own (below). Where output follows, it is compared, word by
 //	          word; "..." stands for any words, and for any part of one.
-//	          Durations, times, UUIDs, incarnations and versions are not
-//	          compared. Every command must end with 0, and the last one with N
+//	          Durations, times, UUIDs, incarnations, versions and the tool's
+//	          "so far" are not compared. Every command must end with 0, and the last one with N
 //	          where the info string says exit=N. With interrupt, the last one
 //	          gets SIGINT after a second (for what follows until then).
 //	sh        commands for a developer's machine or a real controller: not run;

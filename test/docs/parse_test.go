@@ -176,7 +176,7 @@ func batonParses(args []string) error {
 		_, err = tryBaton(append(full, "1")) // a command that is named without its last word
 	case len(args) <= 2 && line == strings.ToLower(line) && !strings.Contains(line, "-"):
 		// A verb alone names it.
-		if _, e := tryBaton(append(full, "-h")); e == nil {
+		if _, e := tryBaton(append([]string{"help"}, full...)); e == nil {
 			err = nil
 		}
 	}
