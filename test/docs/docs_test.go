@@ -118,6 +118,9 @@ func console(t *testing.T, w *world, page string, b block) {
 		if last {
 			want = b.exit
 		}
+		if code == 127 && strings.Contains(c.text, "curl") {
+			t.Fatalf("%s: curl is missing: apt-get install --no-install-recommends curl", at)
+		}
 		if code != want {
 			t.Errorf("%s\nended with exit code %d; want %d. It printed\n%s", at, code, want, out)
 			continue
