@@ -35,7 +35,7 @@ func (e *Enclosure) tell(ev Event) Event {
 	e.changed = make(chan struct{})
 	e.mu.Unlock()
 	attrs := []slog.Attr{slog.String("kind", ev.Kind), slog.Duration("uptime", ev.Uptime.Round(time.Millisecond))}
-	for _, a := range [][2]string{{"slot", ev.Slot}, {"host", ev.Host}, {"vm", ev.VM}, {"code", ev.Code}, {"by", ev.By}} {
+	for _, a := range [][2]string{{"slot", ev.Slot}, {"host", ev.Host}, {"vm", ev.VM}, {"move", ev.Move}, {"code", ev.Code}, {"by", ev.By}} {
 		if a[1] != "" {
 			attrs = append(attrs, slog.String(a[0], a[1]))
 		}

@@ -22,7 +22,7 @@ type Memory struct {
 	report    nvm.Report
 	problem   *Error
 	frozen    bool
-	formatted string // what the medium was before it was formatted; "" = it was not
+	formatted string // what the medium was before it was formatted, "" = it was not
 
 	written time.Time // last page write of a shared store
 	sharer  atomic.Pointer[sharer]
@@ -72,8 +72,10 @@ func (m *Memory) mount(ctx context.Context) {
 	// use ever reads as half formatted (nvm: halfFormatted says why).
 	unmade := report.State == nvm.Blank || report.State == nvm.HalfFormatted
 	if errors.Is(err, nvm.ErrUnformatted) && unmade && sc.FormatBlank {
-		m.formatted = report.State.String()
 		store, err = nvm.Format(ctx, sc.Medium, newIncarnation(m.options.random()), so)
+		if err == nil {
+			m.formatted = report.State.String()
+		}
 		report = nvm.Report{State: nvm.Formatted}
 	}
 	if err != nil {
@@ -115,7 +117,7 @@ func (m *Memory) Freeze(why *Error) {
 // write to.
 func (e *Enclosure) take(m *Memory) *Error {
 	e.memory, e.store, e.report = m, m.store, m.report
-	if m.store != nil && m.formatted != "" {
+	if m.formatted != "" {
 		e.emit(Event{Kind: "store", Text: m.formatted + " store formatted; every host starts fenced: baton unfence HOST"})
 	}
 	if m.store == nil {

@@ -23,12 +23,26 @@ import (
 	"baton/mgmt/server/servertest"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	"go.uber.org/goleak"
 )
 
 var update = flag.Bool("update", false, "write what commands print into the scripts")
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"baton": main})
+	testscript.Main(leakless{m}, map[string]func(){"baton": main})
+}
+
+// leakless fails where a goroutine is left after all tests.
+type leakless struct{ m *testing.M }
+
+// Run is that of testscript.TestingM.
+func (l leakless) Run() int {
+	code := l.m.Run()
+	if err := goleak.Find(); err != nil && code == 0 {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return code
 }
 
 // agent is what scripts are run against.

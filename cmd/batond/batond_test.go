@@ -209,7 +209,7 @@ func TestWatchdog(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Second+time.Second)
 			defer cancel()
 			fed := 0
-			feed(ctx, &slowStatus{delay: tt.delay}, 10*time.Second, func() {
+			feed(ctx, &slowStatus{delay: tt.delay}, 10*time.Second/3, func(enclosure.Status) {
 				if ctx.Err() == nil {
 					fed++
 				}

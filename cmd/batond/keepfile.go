@@ -31,7 +31,8 @@ func replaceFile(file string, text []byte) error {
 	if err == nil {
 		err = tmp.Chmod(st.Mode().Perm())
 	}
-	if own, ok := st.Sys().(*syscall.Stat_t); ok && err == nil {
+	// Only where it differs: in the sandbox of the systemd unit there is no chown.
+	if own, ok := st.Sys().(*syscall.Stat_t); ok && err == nil && (own.Uid != uint32(os.Geteuid()) || own.Gid != uint32(os.Getegid())) {
 		err = tmp.Chown(int(own.Uid), int(own.Gid))
 	}
 	if err == nil {

@@ -4,13 +4,34 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"os"
 	"time"
+
+	"github.com/coreos/go-systemd/v22/journal"
 )
 
-// newLog logs text, with the agent's uptime beside a time that may be wrong: a
-// BMC starts in 1970.
+// newLog logs to the journal with its fields, where w is standard error and
+// that is the journal; else text to w. Both have the agent's uptime beside a
+// time that may be wrong: a BMC starts in 1970.
 func newLog(w io.Writer) *slog.Logger {
-	return slog.New(&withUptime{slog.NewTextHandler(w, nil), time.Now()})
+	is := false
+	if w == io.Writer(os.Stderr) {
+		is, _ = journal.StderrIsJournalStream() // what can not be told is not it
+	}
+	return slog.New(&withUptime{newHandler(w, is, journalSocket), time.Now()})
+}
+
+func newHandler(w io.Writer, isJournal bool, socket string) slog.Handler {
+	text := slog.NewTextHandler(w, nil)
+	if !isJournal {
+		return text
+	}
+	j, err := openJournal(socket)
+	if err != nil {
+		slog.New(text).Warn("the journal does not take fields; this is text", "err", err)
+		return text
+	}
+	return &journalHandler{to: j}
 }
 
 type withUptime struct {

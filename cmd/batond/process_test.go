@@ -21,6 +21,8 @@ import (
 	"baton/ee/bus"
 	"baton/mgmt"
 	"baton/sim"
+
+	"go.uber.org/goleak"
 )
 
 // asBatond makes the test binary be batond: the tests below run it as a
@@ -28,11 +30,15 @@ import (
 const asBatond = "BATON_TEST_BATOND"
 
 func TestMain(m *testing.M) {
+	if calls := os.Getenv(inSandbox); calls != "" {
+		fmt.Fprintln(os.Stderr, "sandbox:", enterSandbox(calls)) // returns only where it fails
+		os.Exit(1)
+	}
 	if os.Getenv(asBatond) != "" {
 		main()
 		os.Exit(0)
 	}
-	os.Exit(m.Run())
+	goleak.VerifyTestMain(m)
 }
 
 // bench is a simulated enclosure of two slots, its servers, and a place for an
@@ -112,8 +118,7 @@ type process struct {
 	log *os.File
 }
 
-// launch starts batond with the bench's configuration.
-func (b *bench) launch(env ...string) *process {
+func (b *bench) writeConfig() {
 	b.t.Helper()
 	text, err := json.Marshal(b.config)
 	if err != nil {
@@ -122,6 +127,12 @@ func (b *bench) launch(env ...string) *process {
 	if err := os.WriteFile(b.path("batond.json"), text, 0o600); err != nil {
 		b.t.Fatal(err)
 	}
+}
+
+// launch starts batond with the bench's configuration.
+func (b *bench) launch(env ...string) *process {
+	b.t.Helper()
+	b.writeConfig()
 	log, err := os.OpenFile(b.path("log"), os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600)
 	if err != nil {
 		b.t.Fatal(err)
@@ -438,12 +449,20 @@ func TestNotify(t *testing.T) {
 		}
 	}()
 	p := b.start("NOTIFY_SOCKET="+b.path("notify"), "WATCHDOG_USEC=300000")
-	if got := <-said; got != "READY=1" {
-		t.Errorf("first: %q; want READY=1", got)
+	if got, want := <-said, "READY=1\nSTATUS=bench: 0 of 2 slots with a host, 2 hosts fenced, SIMULATED"; got != want {
+		t.Errorf("first: %q; want %q", got, want)
 	}
 	for range 3 {
 		if got := <-said; got != "WATCHDOG=1" {
 			t.Errorf("then: %q; want WATCHDOG=1", got)
+		}
+	}
+	b.unfence()
+	for want := "STATUS=bench: 0 of 2 slots with a host, SIMULATED"; ; {
+		if got := <-said; strings.HasSuffix(got, "\n"+want) {
+			break // with the next sign of life, at the latest after one that names but one of the hosts
+		} else if strings.Contains(got, "STATUS=") && !strings.Contains(got, "1 hosts fenced") {
+			t.Errorf("after both hosts were unfenced: %q; want %q", got, want)
 		}
 	}
 	p.end()

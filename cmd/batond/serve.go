@@ -232,7 +232,7 @@ func (a *agent) listen(socket string) (net.Listener, error) {
 		a.door = nil
 	}
 	if a.door == nil {
-		l, err := server.Listen(socket)
+		l, err := listen(socket, a.log)
 		if err != nil {
 			return nil, err
 		}

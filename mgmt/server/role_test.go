@@ -74,6 +74,7 @@ const asNobody = "BATON_TEST_AS_NOBODY"
 func TestPeerCredentials(t *testing.T) {
 	if socket := os.Getenv(asNobody); socket != "" {
 		c := mgmt.Dial(socket)
+		defer c.Close()
 		if _, err := c.Enclosure(t.Context()); err != nil {
 			t.Errorf("look: %v", err)
 		}

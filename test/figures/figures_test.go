@@ -14,6 +14,8 @@ import (
 	"baton/enclosure/plan"
 	"baton/sim"
 	"baton/test/rig"
+
+	"go.uber.org/goleak"
 )
 
 // report collects the lines; TestMain writes them to the file that
@@ -29,6 +31,10 @@ func figure(name string, value any, unit string) {
 
 func TestMain(m *testing.M) {
 	code := m.Run()
+	if err := goleak.Find(); err != nil && code == 0 {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
 	if path := os.Getenv("BATON_FIGURES"); path != "" {
 		if err := os.WriteFile(path, []byte(strings.Join(report, "\n")+"\n"), 0o644); err != nil {
 			fmt.Fprintln(os.Stderr, err)
