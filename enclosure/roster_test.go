@@ -28,7 +28,9 @@ func policy(p plan.Policy) func(q *enclosure.Reconfiguration) {
 }
 
 // guarded tells whether the engine has its guard on, by the model.
-func guarded(r *rig.Rig, slot string) bool { return r.W.Slot(slot).Registers()[ee.RegControl]&ee.CtlGuard != 0 }
+func guarded(r *rig.Rig, slot string) bool {
+	return r.W.Slot(slot).Registers()[ee.RegControl]&ee.CtlGuard != 0
+}
 
 func linkChanges(r *rig.Rig, slot string) uint32 {
 	regs := r.W.Slot(slot).Registers()
