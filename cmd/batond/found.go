@@ -54,10 +54,10 @@ func find(s *seed, mem *enclosure.Memory) found {
 	if !s.config.Store.Config {
 		switch {
 		case err == nil && !there:
-		case rec.Packed != nil || err != nil:
+		case rec.Packed != nil || errors.Is(err, plan.ErrRecord):
 			f.version++
 			f.notes = append(f.notes, fmt.Sprintf("the store has a configuration, version %d, that is not used, since %s does not say 'store.config'", rec.Version, s.file))
-		case rec.Sum != sha256.Sum256(s.text):
+		case err != nil || rec.Sum != sha256.Sum256(s.text):
 			f.version++
 			f.edited = true
 		}
@@ -74,7 +74,7 @@ func find(s *seed, mem *enclosure.Memory) found {
 		mem.Freeze(&enclosure.Error{
 			Code: enclosure.CodeBadConfig, What: fmt.Sprintf("the configuration in the store, version %d, can not be used", rec.Version), Err: err,
 			State: "status is served, every change is refused, links are left as they are",
-			Next:  "'baton config show' gives what is there; 'baton config apply FILE --restart' keeps another",
+			Next:  "'baton config show --text' gives what is there; 'baton config apply FILE --restart' keeps another",
 		})
 	}
 	return f

@@ -280,8 +280,17 @@ func badConfig(err error) *mgmt.Problem {
 func (k *keeper) reconfiguration(a application, by string) enclosure.Reconfiguration {
 	r := enclosure.Reconfiguration{
 		Keep: func(ctx context.Context) error { return k.put(ctx, a.next) },
-		Undo: func(ctx context.Context) error { return k.put(ctx, a.was) },
-		By:   by, Admin: true,
+		Undo: func(ctx context.Context) error {
+			// Under a number of its own: they never go back.
+			back := a.was
+			back.version = a.next.version + 1
+			if err := k.put(ctx, back); err != nil {
+				return err
+			}
+			k.set(back)
+			return nil
+		},
+		By: by, Admin: true,
 		Text: fmt.Sprintf("configuration %d: %s", a.next.version, few(a.lines)),
 	}
 	r.Hosts, r.VMs = rosterOf(a.next.config, k.running.Slots)
@@ -379,6 +388,9 @@ func (k *keeper) refused(by string, err error) error {
 // few are the first of some lines.
 func few(lines []string) string {
 	const most = 4
+	if len(lines) == 0 {
+		return "nothing differs"
+	}
 	if len(lines) > most {
 		return strings.Join(lines[:most], "; ") + fmt.Sprintf("; and %d more", len(lines)-most)
 	}

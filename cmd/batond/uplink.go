@@ -68,7 +68,7 @@ func (u *uplink) start(ctx context.Context, n *config.Network) {
 	on := u.trial != nil
 	u.mu.Unlock()
 	if !on {
-		u.apply(ctx, n)
+		_ = u.apply(ctx, n) // a warning says it, and look tries again
 	}
 }
 

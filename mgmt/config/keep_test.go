@@ -84,7 +84,7 @@ func TestDiff(t *testing.T) {
 			{Class: NetworkChange, Text: "network: 192.0.2.10/24 on eth0, gateway 192.0.2.1 -> 192.0.2.11/24 on eth0, gateway 192.0.2.1"}}},
 		{"VLAN", `"eth0"`, `"eth0", "vlan": 100`, []Change{
 			{Class: NetworkChange, Text: "network: 192.0.2.10/24 on eth0, gateway 192.0.2.1 -> 192.0.2.10/24 on eth0, VLAN 100, gateway 192.0.2.1"}}},
-		{"no network", network, "", []Change{{Class: NetworkChange, Text: "network: 192.0.2.10/24 on eth0, gateway 192.0.2.1 -> none of ours"}}},
+		{"no network", network, "", []Change{{Class: NetworkChange, Text: "network: 192.0.2.10/24 on eth0, gateway 192.0.2.1 -> none"}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			was := parse(t, base)

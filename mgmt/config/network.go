@@ -69,10 +69,10 @@ func ofOne(a netip.Addr) bool {
 }
 
 // String is "192.0.2.10/24 on eth0, VLAN 100, gateway 192.0.2.1"; of nil,
-// "none of ours".
+// "none".
 func (n *Network) String() string {
 	if n == nil {
-		return "none of ours"
+		return "none"
 	}
 	s := fmt.Sprintf("%s on %s", n.Address, n.Interface)
 	if n.VLAN != 0 {

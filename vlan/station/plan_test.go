@@ -58,7 +58,7 @@ func TestPlan(t *testing.T) {
 			"add 192.0.2.10/24 to eth0; add a default route by 192.0.2.1 on eth0", ""},
 		{"replaced", &b, []setting{{a, false}, {b, false}}, seen{[]link{eth(true, "192.0.2.10/24", "198.51.100.5/24")}, []route{gw(2, "192.0.2.1")}},
 			"add 192.0.2.11/24 to eth0; take away the default route by 192.0.2.1 on eth0; add a default route by 192.0.2.2 on eth0; take 192.0.2.10/24 away from eth0", ""},
-		{"same address, no gateway any more", ptr(network("eth0", "192.0.2.10/24", "", 0)), []setting{{a, false}, {network("eth0", "192.0.2.10/24", "", 0), false}},
+		{"same address, no gateway any more", new(network("eth0", "192.0.2.10/24", "", 0)), []setting{{a, false}, {network("eth0", "192.0.2.10/24", "", 0), false}},
 			seen{[]link{eth(true, "192.0.2.10/24")}, []route{gw(2, "192.0.2.1")}}, "take away the default route by 192.0.2.1 on eth0", ""},
 		{"taken away", nil, []setting{{a, false}}, seen{[]link{eth(true, "192.0.2.10/24", "198.51.100.5/24")}, []route{gw(2, "192.0.2.1"), gw(2, "198.51.100.1")}},
 			"take away the default route by 192.0.2.1 on eth0; take 192.0.2.10/24 away from eth0", ""},
@@ -94,8 +94,6 @@ func TestPlan(t *testing.T) {
 		}
 	}
 }
-
-func ptr(n Network) *Network { return &n }
 
 func TestString(t *testing.T) {
 	for want, n := range map[string]Network{
