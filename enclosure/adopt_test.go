@@ -276,6 +276,42 @@ func TestAdoptUnknown(t *testing.T) {
 	}
 }
 
+// Whatever the flag was, parts that are adopted and slots that are forced free
+// have no memory of anybody's.
+func TestByHandVoidsEveryFlag(t *testing.T) {
+	for _, fs := range flagStates {
+		for _, held := range []bool{false, true} {
+			for _, forced := range []bool{false, true} {
+				world(t, rig.Options{}, func(t *testing.T, r *rig.Rig) {
+					fs.do(t, r)
+					if held {
+						hold(t, r)
+					}
+					r.W.Slot("gpu0").SetEngine(ee.EngineID, newMAC) // the device and its counters are the same
+					r.Restart()
+					if forced {
+						wantCode(t, r.E.ForceFree(r.Ctx(), "gpu0", "gpu0", "test"), enclosure.CodeUnconfirmed)
+						r.W.Slot("gpu0").SetEngine(ee.EngineID, mac(r))
+						r.Run()
+						time.Sleep(3 * time.Second)
+					} else if _, err := adopt(r, "gpu0"); err != nil {
+						t.Fatal(err)
+					}
+					s := r.SlotStatus("gpu0")
+					if s.Flag != plan.Void || s.Memory.Preserved != plan.No || s.Held == forced || s.Host != "" || s.Cut != "confirmed" {
+						t.Errorf("%s, held %v, forced %v: %+v", fs.name, held, forced, s)
+					}
+					resets := r.Verdict("gpu0").Now.Resets
+					r.Move(rig.VM1, rig.C)
+					if v := r.Verdict("gpu0"); v.Preserved != plan.No || v.Now.Resets == resets {
+						t.Errorf("%s, held %v, forced %v: verdict %+v; want no, after a reset", fs.name, held, forced, v)
+					}
+				})
+			}
+		}
+	}
+}
+
 // A slot that its VM has released is nobody's when its parts are adopted.
 func TestAdoptReleased(t *testing.T) {
 	world(t, rig.Options{}, func(t *testing.T, r *rig.Rig) {

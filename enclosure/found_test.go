@@ -113,6 +113,26 @@ func TestFoundGuardWrittenAfterRestart(t *testing.T) {
 	})
 }
 
+// A link that could not be cut, and then need not be, is not called uncut.
+func TestFoundUncutThatNeedNotBe(t *testing.T) {
+	world(t, rig.Options{}, func(t *testing.T, r *rig.Rig) {
+		running(t, r)
+		r.Move(rig.VM1, rig.B)
+		r.W.Slot("gpu0").RemoveDevice() // what hosts are shown must change
+		stop := r.W.Bus("bus0").Inject(sim.Fault{Kind: sim.NACKAddr, Addr: 0x60, Only: sim.WriteOp})
+		r.Restart()
+		if s := r.SlotStatus("gpu0"); s.Blocked == "" || s.Cut != "unconfirmed" {
+			t.Errorf("%+v; want blocked and uncut", s)
+		}
+		stop()
+		r.Run()
+		time.Sleep(time.Minute)
+		if s := r.SlotStatus("gpu0"); s.Blocked != "" || s.Cut != "" || s.Link != "up" {
+			t.Errorf("%+v; want linked", s)
+		}
+	})
+}
+
 // lived fails the test if a life that once went wrong goes wrong again.
 func lived(t *testing.T, l life) {
 	t.Helper()

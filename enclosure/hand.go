@@ -364,12 +364,13 @@ func (e *Enclosure) cutAndPowered(ctx context.Context, s *slot) error {
 	return nil // an engine that can not be read is found out next
 }
 
-// confirmCut tells whether a slot that nobody should have is seen to be cut.
+// confirmCut tells whether a slot that nobody should have is seen to be cut. What
+// an engine says that is not the slot's proves nothing.
 func (e *Enclosure) confirmCut(ctx context.Context, s *slot) bool {
 	if s.cut == "confirmed" {
 		return true
 	}
-	if s.can(ee.CapLinkControl | ee.CapStatus) {
+	if s.can(ee.CapLinkControl|ee.CapStatus) && (s.fault == nil || s.trusted) {
 		if o, err := e.observe(ctx, s); err == nil && o.Status&(ee.StatLink|ee.StatEnabled) == 0 {
 			e.noteCut(s, "confirmed")
 			return true

@@ -408,6 +408,7 @@ func (e *Enclosure) converge(ctx context.Context, set []*slot, suspect bool) (*p
 		return p, &failure{err: unread, unread: do == 0}
 	}
 	if do == 0 && !p.vlan {
+		p.linked()
 		return p, nil
 	}
 	if do == 0 {
@@ -416,6 +417,7 @@ func (e *Enclosure) converge(ctx context.Context, set []*slot, suspect bool) (*p
 				return p, &failure{err: e.asError(err)}
 			}
 		}
+		p.linked()
 		return p, nil
 	}
 	if do.Has(plan.DoConnect) {
@@ -433,11 +435,22 @@ func (e *Enclosure) converge(ctx context.Context, set []*slot, suspect bool) (*p
 	f := p.run(ctx)
 	p.look(ctx)
 	if f == nil {
+		p.linked()
 		e.concludeDoubt(ctx, p)
 		names := names(set)
 		e.emit(Event{Kind: "recovery", Slot: names[0], Text: fmt.Sprintf("%v: brought to what the store says (group %d, generation %d)", names, items[0].want.Block.Group, items[0].want.Block.Generation.Counter)}, set...)
 	}
 	return p, f
+}
+
+// linked forgets a cut that was tried, and is not so any more, of slots that are
+// as they should be and have a link. The slots' locks are held.
+func (p *pass) linked() {
+	for _, it := range p.items {
+		if it.want.Link && it.s.cut != "" {
+			p.e.noteCut(it.s, "")
+		}
+	}
 }
 
 // look reads the engines of a set once more after something was done to them:

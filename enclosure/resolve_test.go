@@ -296,6 +296,30 @@ func TestForceFreeOfSet(t *testing.T) {
 	})
 }
 
+// Hardware that can never confirm a cut keeps nobody out for ever: the slot can
+// be had again once its page says free, and not before.
+func TestForceFreeNVMOnly(t *testing.T) {
+	world(t, rig.Options{Profile: "nvm-only"}, func(t *testing.T, r *rig.Rig) {
+		r.Attach(rig.VM1, rig.A)
+		r.W.Chip("gpu0").SetDead(true)
+		_ = r.E.Release(r.Ctx(), enclosure.ReleaseRequest{VM: rig.VM1, Mode: enclosure.ReleaseHold}) // it is blocked by that
+		wantClear(t, r.E.ForceFree(r.Ctx(), "gpu0", "gpu0", "test"), enclosure.CodeUnconfirmed)
+		r.Run()
+		time.Sleep(time.Minute)
+		_, err := r.E.Attach(r.Ctx(), enclosure.AttachRequest{VM: rig.VM2, Host: rig.B})
+		wantClear(t, err, enclosure.CodeBlocked)
+		r.W.Chip("gpu0").SetDead(false)
+		time.Sleep(2 * time.Minute)
+		if s := r.SlotStatus("gpu0"); s.Blocked != "" || s.Cut != "unconfirmed" {
+			t.Errorf("%+v; want free, and no cut claimed", s)
+		}
+		r.WantHost("gpu0", "")
+		r.Attach(rig.VM2, rig.B)
+		time.Sleep(5 * time.Millisecond)
+		r.WantHost("gpu0", rig.B)
+	})
+}
+
 // A port that is in no VLAN is a confirmed cut too, also where the engine can
 // confirm nothing.
 func TestForceFreeByVLAN(t *testing.T) {
