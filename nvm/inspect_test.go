@@ -411,41 +411,100 @@ func FuzzInspect(f *testing.F) {
 		copy(img, data[1:])
 		seal(img)
 		m.Load(img)
-		in, err := nvm.Inspect(bg, m)
-		if err != nil {
-			t.Fatalf("Inspect: %v", err)
-		}
-		if m.Ops() != 0 {
-			t.Fatal("Inspect wrote")
-		}
-		r := nvm.Repair{Clean: true, Batches: [][]nvm.Record{{rec("n", "v")}}}
-		if in.Err != nil {
-			found, err := nvm.FindLost(bg, m, 0)
+		mendAnything(t, m)
+	})
+}
+
+// TestMendMangled is FuzzInspect with stores whose pages were moved, copied and
+// changed, their checksums made right.
+func TestMendMangled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := rand.New(rand.NewPCG(cutSeed(), 8))
+		mended := 0
+		for n := range 4000 / thin {
+			g := []nvm.Geometry{geometry(12*64, 64, 0), shapes[0].g, shapes[3].g}[n%3]
+			m := newMemory(g, uint64(n))
+			s, err := nvm.Format(bg, m, 0, suspect)
 			if err != nil {
-				t.Fatalf("FindLost: %v", err)
+				t.Fatal(err)
 			}
-			if found == nil || in.State != nvm.Foreign {
-				return
+			ops := workload(6)
+			run(s, newModel(), ops[:r.IntN(len(ops))]) // until it is full
+			img := m.Image()
+			page := func() []byte { p := r.IntN(len(img) / 64); return img[p*64 : (p+1)*64] }
+			for range 1 + r.IntN(6) {
+				switch p := page(); r.IntN(5) {
+				case 0:
+					copy(p, page())
+				case 1:
+					p[r.IntN(64)] = byte(r.Uint32())
+				case 2:
+					p[1+r.IntN(8)] = byte(r.IntN(24))
+				case 3:
+					clear(p)
+				case 4:
+					p[0] = []byte{0x2d, 0x4b, 0xb2, 0xd4, 0x8e}[r.IntN(5)]
+				}
 			}
-			r.Salvage, r.Incarnation = true, found.Incarnation
+			if n%4 != 0 {
+				seal(img)
+			}
+			m.Load(img)
+			if mendAnything(t, m) {
+				mended++
+			}
+			if t.Failed() {
+				t.Fatalf("image %d", n)
+			}
 		}
-		_, _, err = nvm.Mend(bg, m, r, nvm.Options{ReservePages: -1})
-		if errors.Is(err, nvm.ErrFull) || errors.Is(err, nvm.ErrWorn) || errors.Is(err, nvm.ErrTooLarge) {
-			return
-		}
-		if err != nil {
-			t.Fatalf("Mend(%+v): %v", r, err)
-		}
-		again, err := nvm.Inspect(bg, m)
-		if err != nil || again.Err != nil || len(again.Damaged) > 0 || again.Incomplete > 0 {
-			t.Fatalf("after Mend: %v, %+v", err, again.Report)
-		}
-		if v, ok := again.Get("n"); !ok || string(v) != "v" {
-			t.Fatalf("after Mend: n = %q, %v", v, ok)
-		}
-		places := nvm.Locate(append(make([]byte, 128), m.Image()...), nvm.Geometry{Page: 64})
-		if g.Erase == 0 && (len(places) != 1 || places[0].Offset != 128) {
-			t.Fatalf("Locate = %+v; want it behind 128 bytes", places)
+		t.Logf("%d mended", mended)
+		if mended < 500/thin {
+			t.Errorf("only %d were mended", mended)
 		}
 	})
+}
+
+// mendAnything inspects, salvages and mends a medium that holds anything at all.
+func mendAnything(t *testing.T, m memory) bool {
+	t.Helper()
+	m = clone(m, 1)
+	in, err := nvm.Inspect(bg, m)
+	if err != nil {
+		t.Fatalf("Inspect: %v", err)
+	}
+	if m.Ops() != 0 {
+		t.Fatal("Inspect wrote")
+	}
+	r := nvm.Repair{Clean: true, Batches: [][]nvm.Record{{rec("n", "v")}}}
+	if in.Err != nil {
+		found, err := nvm.FindLost(bg, m, 0)
+		if err != nil {
+			t.Fatalf("FindLost: %v", err)
+		}
+		if found == nil || in.State != nvm.Foreign {
+			return false
+		}
+		r.Salvage, r.Incarnation = true, found.Incarnation
+	}
+	_, _, err = nvm.Mend(bg, m, r, nvm.Options{ReservePages: -1})
+	if errors.Is(err, nvm.ErrFull) || errors.Is(err, nvm.ErrWorn) || errors.Is(err, nvm.ErrTooLarge) {
+		return false
+	}
+	if err != nil {
+		t.Fatalf("Mend(%+v): %v", r, err)
+	}
+	again, err := nvm.Inspect(bg, m)
+	if err != nil || again.Err != nil || len(again.Damaged) > 0 || again.Incomplete > 0 {
+		t.Fatalf("after Mend: %v, %+v", err, again.Report)
+	}
+	if v, ok := again.Get("n"); !ok || string(v) != "v" {
+		t.Fatalf("after Mend: n = %q, %v", v, ok)
+	}
+	if m.Geometry().Erase == 0 {
+		places := nvm.Locate(append(make([]byte, 128), m.Image()...), nvm.Geometry{Page: 64})
+		if len(places) != 1 || places[0].Offset != 128 {
+			t.Fatalf("Locate = %+v; want it behind 128 bytes", places)
+		}
+	}
+	return true
 }
