@@ -527,3 +527,77 @@ func TestFirstStartCuts(t *testing.T) {
 		t.Logf("%d positions, %d cuts, %d cuts of the start after them", len(at), cuts, again)
 	})
 }
+
+// TestRepairCuts cuts the power at positions all along a repair. The next agent
+// comes up with the store, or another repair brings it: with all that it held
+// where only the format records were lost, else with hosts fenced and nobody
+// linked.
+func TestRepairCuts(t *testing.T) {
+	for _, format := range []bool{false, true} {
+		t.Run(fmt.Sprintf("format %v", format), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				// A small chip: to clear a page is the same for each.
+				r := rig.New(t, rig.Options{Sim: func(s *sim.Spec) { s.Chips[0].Part = "24c32" }})
+				running(t, r)
+				old := r.Gen("gpu0")
+				r.Stop()
+				if format {
+					r.W.Chip("store").SetImage(image(4096, text))
+				} else {
+					for p := range int64(2) {
+						r.W.Chip("store").Poke(p*64+10, []byte{0xee})
+					}
+				}
+				r.Config.Store.FormatBlank = false
+				r.Start(enclosure.Options{})
+				rep := checkNVM(t, r)
+				var at []*sim.Snapshot
+				r.W.OnPosition(func(sim.Position) { at = append(at, r.W.Snapshot()) })
+				if _, err := r.E.RepairNVM(r.Ctx(), rep.Token, format, "test"); err != nil {
+					t.Fatal(err)
+				}
+				r.W.OnPosition(nil)
+				r.Stop()
+				states := map[string]int{}
+				stride := 1 + len(at)/(50/(1+raceFactor))
+				for i := 0; i < len(at); i += stride {
+					for tear := range sim.TearKind(sim.TearKinds) {
+						f := r.Fork(at[i])
+						f.Config.Store.FormatBlank = i/stride%2 == 0
+						f.W.SetTear(sim.Tear{Kind: tear, Seed: uint64(i), Unstable: i % 4})
+						f.W.PowerCut()
+						f.PowerUp()
+						for try := 0; !f.E.Status(f.Ctx()).Store.OK; try++ {
+							rep, err := f.E.CheckNVM(f.Ctx())
+							if err != nil || try == 5 {
+								t.Fatalf("position %d of %d, %s: %+v, %v", i, len(at), tear, rep, err)
+							}
+							states[rep.State]++
+							if _, err := f.E.RepairNVM(f.Ctx(), rep.Token, format, "test"); err != nil && rig.Code(err) != enclosure.CodeStaleToken {
+								t.Fatalf("position %d of %d, %s: repair: %v", i, len(at), tear, err)
+							}
+							restartUnmarked(f)
+						}
+						states["store"]++
+						s := f.SlotStatus("gpu0")
+						wantHost := rig.A
+						if format {
+							wantHost = ""
+						}
+						if s.Host != wantHost || s.VM != rig.VM1 || s.Problem != "" || s.Blocked != "" || (s.Generation == old) != !format {
+							t.Fatalf("position %d of %d, %s: gpu0 = %+v; want with %q", i, len(at), tear, s, wantHost)
+						}
+						if format != f.Host(rig.A).Fenced {
+							t.Errorf("position %d of %d, %s: %s: fenced %v", i, len(at), tear, rig.A, f.Host(rig.A).Fenced)
+						}
+						f.Stop()
+					}
+				}
+				t.Logf("%d positions, %v", len(at), states)
+				if states["foreign"] == 0 {
+					t.Error("no cut left a store that had to be repaired again")
+				}
+			})
+		})
+	}
+}

@@ -93,11 +93,20 @@ func (s *Store) Clean(ctx context.Context) error {
 			pages = append(pages, p)
 		}
 	}
-	// Of batches that are not complete the last part first: then no other can
-	// ever complete it.
+	// What needs no other page first: a page that was to be written next may be
+	// among it. Of batches that are not complete the last part first: then no
+	// other can ever complete it.
+	s.mu.RLock()
+	moves := map[int]int{}
+	for _, p := range pages {
+		if b := s.x.at[p]; b != nil && b.live > 0 || in.Detail[p].Fixed {
+			moves[p] = 1
+		}
+	}
+	s.mu.RUnlock()
 	slices.SortStableFunc(pages, func(p, q int) int {
 		a, b := in.Detail[p], in.Detail[q]
-		return cmp.Or(cmp.Compare(b.Sequence, a.Sequence), cmp.Compare(b.Part, a.Part))
+		return cmp.Or(cmp.Compare(moves[p], moves[q]), cmp.Compare(b.Sequence, a.Sequence), cmp.Compare(b.Part, a.Part))
 	})
 	var full error
 	for _, p := range pages {
@@ -140,8 +149,11 @@ func (s *Store) cleanPage(ctx context.Context, page int, was Page) error {
 
 // clean writes a format record anew and clears anything else.
 func (r *ring) clean(ctx context.Context, page int) error {
-	if page < spareA {
-		return r.writeFormat(ctx, page)
+	if page < spareA { // both: the other may be one that only looks good
+		if err := r.writeFormat(ctx, page); err != nil {
+			return err
+		}
+		return r.writeFormat(ctx, formatA+formatB-page)
 	}
 	if page == r.tailPage { // it has the newest batch, of which nothing is needed
 		return r.relink(ctx)
@@ -154,9 +166,15 @@ func (r *ring) clean(ctx context.Context, page int) error {
 func (e *erasable) clean(ctx context.Context, page int) error {
 	b := page / e.per
 	if page%e.per != 0 {
-		if b == e.at && page%e.per >= e.fill {
-			e.setBlock(b, e.blk[b].state, page%e.per+1)
-			e.fill = page%e.per + 1
+		// What is to be written yet is written behind it.
+		switch used := page%e.per + 1; {
+		case b == e.at && used > e.fill:
+			e.setBlock(b, e.blk[b].state, used)
+			e.fill = used
+		case e.blk[b].state == blockReady && used == e.per:
+			e.setBlock(b, blockUsed, used)
+		case e.blk[b].state == blockReady && used > e.blk[b].used:
+			e.setBlock(b, blockReady, used)
 		}
 		return e.clear(ctx, page)
 	}

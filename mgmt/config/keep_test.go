@@ -175,12 +175,12 @@ func TestRoom(t *testing.T) {
 	if c := parse(t, strings.Replace(base, `, "config": true`, "", 1)); c.size != 0 {
 		t.Errorf("a configuration that is in a file takes %d bytes of the store", c.size)
 	}
-	tight := with(4, "24c64") // 128 pages
+	tight := strings.Replace(with(4, "24c64"), `{"bus": "a", "address": "0x57", "part": "24c64", "config": true}`, `{"file": "/x", "size": 9216, "config": true}`, 1)
 	few := with(120, "24c256")
 	many := strings.Replace(with(1024, "24c512"), `{"bus": "a", "address": "0x57", "part": "24c512", "config": true}`, `{"file": "/x", "size": 1048576, "config": true}`, 1)
 	for _, tt := range []struct{ name, text, want string }{
 		{"enough", few, ""},
-		{"too little with two copies", tight, fmt.Sprintf("line 4: store.part: a store of 8192 bytes has 128 pages; 2 slots, 4 hosts and 1 VMs can need %d", 64+3*2+4+1+40+2+2*pages(tight))},
+		{"too little with two copies", tight, fmt.Sprintf("line 4: store.size: a store of 9216 bytes has 144 pages; 2 slots, 4 hosts and 1 VMs can need %d", 64+3*2+4+1+16+40+2+2*pages(tight))},
 		{"too much for one batch", many, fmt.Sprintf("line 4: store.size: the configuration takes %d pages when packed, and a store of 1048576 bytes takes at most 255 at a time", pages(many))},
 	} {
 		got := ""
@@ -191,7 +191,7 @@ func TestRoom(t *testing.T) {
 			t.Errorf("%s: %s; want %s", tt.name, got, tt.want)
 		}
 	}
-	if n := 64 + 3*2 + 4 + 1 + 40 + 2; n > 128 {
+	if n := 64 + 3*2 + 4 + 1 + 16 + 40 + 2; n > 9216/64 {
 		t.Errorf("without the configuration it needs %d pages: the case shows nothing", n)
 	}
 }
