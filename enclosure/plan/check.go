@@ -357,6 +357,18 @@ func (c *check) records(from *nvm.Inspection) {
 		case KeyRoll:
 			lost = "by what it is known that no host's record is missing: every host is fenced"
 			c.fence = "the roll of hosts was lost"
+		case KeyConfiguration, KeyConfigMark:
+			// Without it the agent would begin with its seed, and cut what that
+			// does not name: it stays, and keeps the agent from changing anything.
+			c.found(Damage, where, b.err.Error(), "", "the configuration: the agent changes nothing until one is applied (baton config apply FILE)")
+			continue
+		case PrefixUncut:
+			lost = "which hosts may still reach a slot that was taken by hand: see to it that none does"
+		case PrefixAdopted:
+			lost = "that other parts than the configured ones were adopted: the configured ones count, or adopt again"
+		case KeyFloor:
+			lost = "up to which generation a backup was restored"
+			c.lost = true
 		}
 		c.drops = append(c.drops, nvm.Record{Key: b.key})
 		c.found(Damage, where, b.err.Error(), "dropped", lost)
@@ -373,6 +385,9 @@ func (c *check) highest() {
 		if block, err := decodeRead(b); err == nil && block.Generation.Incarnation == c.inc {
 			c.maxGen = max(c.maxGen, block.Generation.Counter)
 		}
+	}
+	if f := c.book.floor; f != nil && f.Incarnation == c.inc {
+		c.maxGen = max(c.maxGen, f.Counter)
 	}
 	if c.maxGen > 1<<32-1-2*LostGap {
 		c.found(Unusable, c.in.StoreWhere, fmt.Sprintf("generations are used up: %d", c.maxGen), "", "make a backup, make the store anew and restore")
@@ -714,6 +729,7 @@ type book struct {
 	lostHosts []string // of whom a record is there, and can not be read
 	bad       []badRecord
 	unknown   []string
+	floor     *Floor
 	maxGen    uint32
 	settled   map[int]bool    // a finding has decided on the slot
 	taken     map[uint32]bool // generations of assignments that were taken from blocks
@@ -738,15 +754,6 @@ func slotOf(key string) (int, bool) {
 		return 0, false
 	}
 	return int(key[1]), true
-}
-
-// foreignKinds are the prefixes of records that others than this package's
-// assignments, hosts and slots keep in the store.
-var foreignKinds = map[string]bool{
-	"c": true, // configuration
-	"l": true, // audit
-	"g": true, // floors of generations
-	"i": true, // adopted identities
 }
 
 // readBook decodes every record.
@@ -832,10 +839,39 @@ func (b *book) take(key string, value []byte) error {
 			return err
 		}
 		b.roll = &r
-	default:
-		if !foreignKinds[prefix] {
-			b.unknown = append(b.unknown, key)
+	case KeyFloor:
+		f, err := DecodeFloor(value)
+		if err == nil {
+			b.floor = &f
 		}
+		return err
+	case PrefixAdopted:
+		_, err := DecodeAdopted(value)
+		if err == nil && !isSlot {
+			err = notSlot
+		}
+		return err
+	case PrefixUncut:
+		u, err := DecodeUncut(value)
+		if err == nil && !isSlot {
+			err = notSlot
+		}
+		if err == nil {
+			saw(u.Gen)
+		}
+		return err
+	case PrefixAudit:
+		_, err := DecodeAudit(value)
+		return err
+	case KeyConfiguration:
+		_, err := DecodeConfiguration(value)
+		return err
+	case KeyConfigMark:
+		if len(value) != 4 {
+			return fmt.Errorf("%w: mark of a configuration of %d bytes", ErrRecord, len(value))
+		}
+	default:
+		b.unknown = append(b.unknown, key)
 	}
 	return nil
 }

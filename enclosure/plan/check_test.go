@@ -246,9 +246,31 @@ func TestCheckFindings(t *testing.T) {
 			`record "r`, Damage, "dropped", "in use", nil},
 		{"unknown key", func(t *testing.T, b *bench) { b.put(t, nvm.Record{Key: "?x", Value: []byte{1}}) },
 			"does not know", Note, "", "", nil},
-		{"kinds of others", func(t *testing.T, b *bench) {
-			b.put(t, nvm.Record{Key: "c", Value: []byte{1}}, nvm.Record{Key: "l\x00", Value: []byte{1}}, nvm.Record{Key: "g\x00", Value: []byte{1}}, nvm.Record{Key: "i\x00", Value: []byte{1}})
+		{"every other kind", func(t *testing.T, b *bench) {
+			b.put(t, nvm.Record{Key: KeyConfiguration, Value: Configuration{Version: 3, Packed: []byte{1}}.Encode()}, nvm.Record{Key: KeyConfigMark, Value: EncodeConfigMark(3)},
+				nvm.Record{Key: PrefixAudit + "\x00", Value: Audit{Seq: 1, Kind: "move"}.Encode()}, nvm.Record{Key: KeyFloor, Value: Floor{Counter: 4}.Encode()},
+				nvm.Record{Key: "i\x00", Value: Adopted{}.Encode()}, nvm.Record{Key: "u\x00", Value: Uncut{Gen: 3}.Encode()})
 		}, "", "", "", "", nil},
+		{"configuration", func(t *testing.T, b *bench) { b.put(t, nvm.Record{Key: KeyConfiguration, Value: []byte{1}}) },
+			`record "c"`, Damage, "", "config apply", nil},
+		{"mark of the configuration", func(t *testing.T, b *bench) { b.put(t, nvm.Record{Key: KeyConfigMark, Value: []byte{1}}) },
+			`record "C"`, Damage, "", "config apply", nil},
+		{"audit", func(t *testing.T, b *bench) { b.put(t, nvm.Record{Key: "l\x00", Value: []byte{1}}) },
+			`record "l`, Damage, "dropped", "what it said", nil},
+		{"adopted", func(t *testing.T, b *bench) { b.put(t, nvm.Record{Key: "i\x00", Value: []byte{1}}) },
+			`record "i`, Damage, "dropped", "the configured ones count", nil},
+		{"uncut", func(t *testing.T, b *bench) { b.put(t, nvm.Record{Key: "u\x00", Value: []byte{1}}) },
+			`record "u`, Damage, "dropped", "may still reach", nil},
+		{"floor", func(t *testing.T, b *bench) { b.put(t, nvm.Record{Key: KeyFloor, Value: []byte{1}}) },
+			`record "g"`, Damage, "dropped", "backup", nil},
+		{"floor above all, and a block", func(t *testing.T, b *bench) {
+			b.put(t, nvm.Record{Key: KeyFloor, Value: Floor{Incarnation: testInc, Counter: 5000}.Encode()}, nvm.Record{Key: "n\x01"})
+			crc(b, "gpu1")
+		}, "number 1 has records", Damage, "out of use", "which slot", func(t *testing.T, b *bench, _ map[string]Assignment) {
+			if now, ok := b.slot(t, "gpu1"); !ok || now.Gen <= 5000 {
+				t.Errorf("gpu1: %+v, %v; want a generation above the floor", now, ok)
+			}
+		}},
 		{"name of a slot", func(t *testing.T, b *bench) { b.put(t, nvm.Record{Key: "n\x01"}) },
 			"number 1 has records", Damage, "it is gpu1, by its config block", "", func(t *testing.T, b *bench, was map[string]Assignment) {
 				if now, ok := b.slot(t, "gpu1"); !ok || now.Gen != was["gpu1"].Gen {
