@@ -330,7 +330,7 @@ func (e *Enclosure) mayAdopt(s *slot, a Adoption, token string) error {
 		if together || s.st.Known() && e.joint(s) && o.st.Now.Gen == s.st.Now.Gen {
 			return &Error{
 				Code: CodeWrongState, Slot: s.cfg.Name, What: fmt.Sprintf("the slot is in a set with %s that nobody was seen to use yet: none of it is taken alone", o.cfg.Name), State: unchanged,
-				Next: fmt.Sprintf("take it out first: baton move resolve %s --drop %s where it is blocked, else baton move resolve --force-free %s", s.st.Now.ID, s.cfg.Name, s.cfg.Name),
+				Next: fmt.Sprintf("take it out first: baton move resolve --drop %s where the set is blocked, else baton move resolve --force-free %s", s.cfg.Name, s.cfg.Name),
 			}
 		}
 	}

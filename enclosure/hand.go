@@ -447,7 +447,12 @@ func (e *Enclosure) Resolve(ctx context.Context, id ee.UUID, drop []string, by s
 	})
 	e.retryBlocked(work, b)
 	e.takeOut(work, dropped)
-	m, _ := e.MoveByID(id)
+	e.mu.Lock()
+	m, _ := e.recordedLocked(id, true)
+	if now := e.moves[id]; now != nil {
+		m = copyMove(now)
+	}
+	e.mu.Unlock()
 	text := fmt.Sprintf("move %s without %v: %s", id, names(dropped), m.State)
 	if m.Reason != "" && m.State == MoveBlocked {
 		text += ": " + m.Reason

@@ -636,7 +636,7 @@ func (e *Enclosure) MoveByID(id ee.UUID) (Move, bool) {
 	if m, ok := e.moves[id]; ok {
 		return copyMove(m), true
 	}
-	// Starts are nobody's to ask for, unless they are to be resolved.
+	// Others than moves are nobody's to ask for, unless they are to be resolved.
 	stuck := slices.ContainsFunc(e.slots, func(s *slot) bool { return s.blockedBy(id) })
 	return e.recordedLocked(id, stuck)
 }
@@ -664,19 +664,19 @@ func (e *Enclosure) concludeLocked() {
 // held.
 func (s *slot) blockedBy(id ee.UUID) bool { return s.blocked != nil && s.st.Now.ID == id }
 
-// recordedLocked tells what the records say of a move, or with starts of an
-// attach. Enclosure.mu is held.
-func (e *Enclosure) recordedLocked(id ee.UUID, starts bool) (Move, bool) {
+// recordedLocked tells what the records say of a move, or with others of an
+// attach or a release too. Enclosure.mu is held.
+func (e *Enclosure) recordedLocked(id ee.UUID, others bool) (Move, bool) {
 	var intent, end *plan.Assignment // the newest of each
 	for _, a := range e.all {
 		if a.ID != id || id.IsZero() {
 			continue
 		}
-		if a.Kind == plan.KindAttach && !starts {
+		if (a.Kind == plan.KindAttach || a.Kind == plan.KindRelease) && !others {
 			continue
 		}
 		switch a.Kind {
-		case plan.KindMove, plan.KindAttach:
+		case plan.KindMove, plan.KindAttach, plan.KindRelease:
 			if intent == nil || a.Gen > intent.Gen {
 				intent = &a
 			}

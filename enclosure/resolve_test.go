@@ -131,6 +131,50 @@ func TestResolveUndone(t *testing.T) {
 	})
 }
 
+// Attaches and releases that are blocked are listed, and resolved, like moves,
+// also after a restart.
+func TestResolveOthers(t *testing.T) {
+	for _, what := range []string{"attach", "release"} {
+		for _, restarted := range []bool{false, true} {
+			world(t, rig.Options{Slots: 2}, func(t *testing.T, r *rig.Rig) {
+				running(t, r)
+				failAtMake(r, 0x61)
+				rest := rig.B
+				if what == "attach" {
+					_, err := r.E.Attach(r.Ctx(), enclosure.AttachRequest{VM: rig.VM1, Host: rig.B, Wait: time.Second})
+					t.Logf("attach: %v", err)
+				} else {
+					rest = ""
+					r.W.Bus("bus0").Inject(sim.Fault{Kind: sim.NACKAddr, Addr: 0x61, Only: sim.WriteOp})
+					t.Logf("release: %v", r.E.Release(r.Ctx(), enclosure.ReleaseRequest{VM: rig.VM1, Mode: enclosure.ReleaseHold}))
+				}
+				if restarted {
+					r.W.Bus("bus0").ClearFaults()
+					r.W.Bus("bus0").Inject(sim.Fault{Kind: sim.NACKAddr, Addr: 0x61, Only: sim.WriteOp})
+					r.Restart()
+				}
+				moves := r.E.Status(r.Ctx()).Moves
+				i := slices.IndexFunc(moves, func(m enclosure.Move) bool { return m.State == enclosure.MoveBlocked })
+				if what == "release" && restarted {
+					return // slots that are to be with nobody are each on their own again
+				}
+				if i < 0 || len(moves[i].Slots) != 2 || moves[i].VM != rig.VM1 {
+					t.Fatalf("%s, restarted %v: listed are %+v", what, restarted, moves)
+				}
+				got, err := r.E.Resolve(r.Ctx(), moves[i].ID, []string{"gpu1"}, "test")
+				if err != nil || got.State != enclosure.MoveDone && got.State != enclosure.MoveUndone || got.VM != rig.VM1 {
+					t.Errorf("%s, restarted %v: resolve = %+v, %v", what, restarted, got, err)
+				}
+				time.Sleep(5 * time.Millisecond)
+				if got.State == enclosure.MoveUndone {
+					rest = rig.A
+				}
+				r.WantHost("gpu0", rest)
+			})
+		}
+	}
+}
+
 // What is still in the way leaves the rest blocked; a target that was fenced
 // meanwhile gets nothing.
 func TestResolveStillBlockedOrFenced(t *testing.T) {
