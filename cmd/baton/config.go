@@ -319,11 +319,16 @@ func (t *tool) changes(a mgmt.ConfigApplied) {
 	}
 	t.say("%s to configuration %d:", count(len(a.Changes), "change"), a.Version)
 	t.bullets(a.Changes)
-	if len(a.Restart) > 0 {
+	switch {
+	case slices.Equal(a.Restart, a.Changes):
+		t.say("This needs a start of the agent.")
+	case len(a.Restart) > 0:
 		t.say("What needs a start of the agent:")
 		t.bullets(a.Restart)
 	}
-	t.trial(a.Trial)
+	if changesNetwork(a) {
+		t.say("A changed network is put back by itself, unless 'baton config confirm' is said in time.")
+	}
 }
 
 var configConfirmCommand = command{

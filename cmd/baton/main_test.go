@@ -85,9 +85,17 @@ func serve(a agent) (socket string, stop func(), err error) {
 		return "", nil, err
 	}
 	socket = filepath.Join(dir, "s")
+	end, err := serveAt(a, socket)
+	return socket, func() {
+		end()
+		_ = os.RemoveAll(dir)
+	}, err
+}
+
+func serveAt(a agent, socket string) (stop func(), err error) {
 	l, err := server.Listen(socket)
 	if err != nil {
-		return "", nil, err
+		return nil, err
 	}
 	s := server.New(a.fake, server.Options{Agent: mgmt.Version, AdminUID: uint32(os.Geteuid()), Keeper: a.keeper})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -98,10 +106,9 @@ func serve(a agent) (socket string, stop func(), err error) {
 			panic(err) // no test makes it fail
 		}
 	}()
-	return socket, func() {
+	return func() {
 		cancel()
 		<-done
-		_ = os.RemoveAll(dir)
 	}, nil
 }
 

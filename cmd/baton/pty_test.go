@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"baton/enclosure"
 	"baton/mgmt/server/servertest"
 
 	"golang.org/x/sys/unix"
@@ -116,9 +117,16 @@ func TestAsks(t *testing.T) {
 		{"move resolve --force-free gpu0", "Type gpu0 to go on:", "y\n", exitFailed, ""},
 		{"move resolve --force-free gpu0 --yes", "Type gpu0 to go on:", "gpu1\n", exitFailed, ""},
 		{"move resolve --force-free gpu0 --yes --typed gpu0", "", "", exitDone, "force-free gpu0"},
+		{"nvm repair --format", "Type rack7-io2 to go on:", "rack7-io2\n", exitDone, "format true"},
+		{"nvm repair --format", "Type rack7-io2 to go on:", "gpu0\n", exitFailed, "check NVM"},
+		{"slot adopt gpu1", "Go on? [y/N]", "y\n", exitDone, "adopt gpu1"},
 		{"host drain server1 --to server2 --json", "Go on? [y/N]", "n\n", exitFailed, ""},
 	} {
 		f := servertest.New()
+		f.Replace("gpu1", enclosure.Parts{Serial: "0x48b02d0300ffffff"})
+		f.Set(func(s *servertest.Settings) {
+			s.NVM = enclosure.NVMReport{State: "foreign", Findings: []enclosure.NVMFinding{{Where: "store", What: "is foreign", Grade: "unusable", Repair: "made anew"}}}
+		})
 		socket, stop, err := serve(agent{f, servertest.NewKeeper()})
 		if err != nil {
 			t.Fatal(err)

@@ -150,6 +150,11 @@ device, it is a proof that the VM ran; without, the last proof decides.`,
 			}
 			t.say("%s: %s; flag %s", args[0], proof, a.Flag)
 			t.line("reason", a.Reason)
+			if !a.Proof && a.Flag != "armed" {
+				// Nothing is recorded that could be taken back.
+				t.next("stop the VM and move it")
+				return nil
+			}
 			t.fields([][2]string{{"arming", a.ID}, {"baseline", valuesText(a.Base)}})
 			t.next("stop the VM and move it, or", fmt.Sprintf("baton disarm %s --id %s", args[0], a.ID))
 			return nil

@@ -154,8 +154,8 @@ func TestSetAnything(t *testing.T) {
 			t.Fatalf("Get(%s) = %s, %v\n%s", key, v, err, got)
 		}
 		old, _ := Get(text, key)
-		i := bytes.Index(got, []byte(`"new value"`))
-		if back := cat(got[:i], old, got[i+len(`"new value"`):]); !bytes.Equal(back, text) {
+		before, after, _ := bytes.Cut(got, []byte(`"new value"`))
+		if back := cat(before, old, after); !bytes.Equal(back, text) {
 			t.Fatalf("Set(%s) changed more:\n%s\n%s", key, text, got)
 		}
 		less, err := Delete(text, key)
