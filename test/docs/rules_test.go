@@ -73,14 +73,14 @@ func TestStrict(t *testing.T) {
 				errs = append(errs, checkText(b)...)
 			}
 		}
-		found := ""
+		var found strings.Builder
 		for _, err := range errs {
 			if err != nil {
-				found += err.Error() + "\n"
+				found.WriteString(err.Error() + "\n")
 			}
 		}
-		if tt.want == "" && found != "" || !strings.Contains(found, tt.want) {
-			t.Errorf("%s\nfound %q; want %q", tt.page, found, tt.want)
+		if tt.want == "" && found.String() != "" || !strings.Contains(found.String(), tt.want) {
+			t.Errorf("%s\nfound %q; want %q", tt.page, found.String(), tt.want)
 		}
 	}
 }
