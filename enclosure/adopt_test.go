@@ -81,7 +81,7 @@ func TestAdopt(t *testing.T) {
 					}
 				}
 				var a enclosure.Adoption
-				quiet(t, r, func() {
+				quietBesideAudit(t, r, func() {
 					var err error
 					if a, err = r.E.AdoptionOf(r.Ctx(), "gpu0"); err != nil {
 						t.Fatal(err)

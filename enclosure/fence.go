@@ -85,7 +85,7 @@ func (e *Enclosure) Unfence(ctx context.Context, host string, epoch uint32, by s
 	if rec.Epoch != epoch {
 		return e.refused(by, &Error{
 			Code: CodeStaleUnfence, What: fmt.Sprintf("%s was fenced again: its fence is %d, not %d", host, rec.Epoch, epoch),
-			State: "it stays fenced", Next: "find out who fenced it (baton events), then unfence that fence",
+			State: "it stays fenced", Next: "find out who fenced it ('baton log'), then unfence that fence",
 		})
 	}
 	e.mu.Lock()

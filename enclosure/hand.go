@@ -719,5 +719,3 @@ func (e *Enclosure) lastOfMove(s *slot) bool {
 	id := s.st.Now.ID
 	return !id.IsZero() && !slices.ContainsFunc(e.slots, func(o *slot) bool { return o != s && o.st.Now.ID == id })
 }
-
-func notYet() *Error { return &Error{Code: CodeInternal, What: "not built yet"} }

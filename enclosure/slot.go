@@ -114,7 +114,7 @@ func (e *Enclosure) acquireOne(ctx context.Context, who string, wait bool, s *sl
 		if !wait && holder != pollHolder && holder != "" {
 			return &Error{
 				Code: CodeBusy, Slot: s.cfg.Name, What: "another operation is under way: " + holder,
-				State: "nothing was changed", Next: "wait for it (baton events --follow) and try again", Retry: true,
+				State: "nothing was changed", Next: "wait for it ('baton watch') and try again", Retry: true,
 			}
 		}
 		// Either it is waited for, or the poller has it for the time of a few
