@@ -74,7 +74,7 @@ func TestFirstStart(t *testing.T) {
 					for k := -1; k < probe.Ops(); k++ {
 						// Where a page was torn matters to the next start, not to
 						// each of its writes.
-						if k > 0 && ti >= len(nvmtest.Tears) && (k+ti)%7 != 0 || k > 12 && (k+n+ti)%4 != 0 {
+						if k > 0 && ti >= len(nvmtest.Tears) && (k+ti)%13 != 0 || k > 12 && (k+n+ti)%4 != 0 {
 							continue
 						}
 						d := clone(m, seed+uint64(k)+1)
