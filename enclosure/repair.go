@@ -250,7 +250,7 @@ func (e *Enclosure) agreed(ctx context.Context, token string) (c plan.Checked, r
 	if err := e.acquire(ctx, "repair of the store", false, e.slots...); err != nil {
 		return c, nil, err
 	}
-	if e.storeSequence() != seq || e.generations() != before {
+	if e.storeSequence() != seq || !slices.Equal(e.generations(), before) {
 		e.release(e.slots...)
 		return c, nil, stale
 	}
@@ -264,11 +264,11 @@ func (e *Enclosure) storeSequence() uint32 {
 	return e.store.Stats().Sequence
 }
 
-// generations is all slots' in one string.
-func (e *Enclosure) generations() string {
-	out := ""
-	for _, s := range e.slots {
-		out += fmt.Sprintf("%d ", e.state(s).Now.Gen)
+// generations are all slots' counters.
+func (e *Enclosure) generations() []uint32 {
+	out := make([]uint32, len(e.slots))
+	for i, s := range e.slots {
+		out[i] = e.state(s).Now.Gen
 	}
 	return out
 }
