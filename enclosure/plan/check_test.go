@@ -529,3 +529,50 @@ func sealBlock(page []byte) {
 	clear(at)
 	binary.LittleEndian.PutUint32(at, crc32.Checksum(page, castagnoli))
 }
+
+// TestCheckLostNewest: where the newest record of a slot and its block are both
+// lost, the generation that it gets is above the lost one, whatever that was.
+func TestCheckLostNewest(t *testing.T) {
+	b := newBench(t, 20, 3)
+	a := b.now["gpu1"]
+	in := b.input(t)
+	img := b.chip.Image()
+	for _, k := range in.Store.Batches {
+		if k.Records != nil && k.Records[0].Key == a.Key() {
+			clear(img[k.Pages[0]*64:][:40])
+		}
+	}
+	b.chip.Load(img)
+	b.blocks["gpu1"][40] ^= 1
+	if _, again := b.repair(t); again.Todo() {
+		t.Errorf("again: %+v", again)
+	}
+	if now, ok := b.slot(t, "gpu1"); !ok || now.To != ee.GroupFree || !now.VM.IsZero() || now.Gen < LostGap {
+		t.Errorf("gpu1 = %+v, %v; want free, and well above all that are known", now, ok)
+	}
+}
+
+// TestCheckFencesStepByStep: a repair that is cut short between the records of
+// hosts is noticed: the roll is complete with the last of them only.
+func TestCheckFencesStepByStep(t *testing.T) {
+	for _, lost := range []nvm.Record{
+		{Key: PrefixHost + "b", Value: Host{Epoch: 1, Serial: 1}.Encode()},
+		{Key: PrefixHost + "b"},
+		{Key: KeyRoll},
+	} {
+		b := newBench(t, 20, 3)
+		b.put(t, lost)
+		in := b.input(t)
+		c := Check(in)
+		recs := live(in.Store)
+		todo := slices.Concat(c.Repair.Batches...)
+		for i, r := range todo {
+			recs = slices.DeleteFunc(recs, func(o nvm.Record) bool { return o.Key == r.Key })
+			recs = append(recs, r)
+			k := readBook(recs)
+			if done := i == len(todo)-1; k.roll.Complete(k.hosts) != done {
+				t.Errorf("%q: after record %d of %d the roll is complete: %v", lost.Key, i+1, len(todo), !done)
+			}
+		}
+	}
+}
