@@ -62,7 +62,7 @@ func reportOf(c plan.Checked) NVMReport {
 
 // checkNVM reads and judges.
 func (e *Enclosure) checkNVM(ctx context.Context) plan.Checked {
-	in := plan.CheckInput{StoreWhere: "store", Free: -1, Live: true}
+	in := plan.CheckInput{StoreWhere: "store", Live: true}
 	for _, c := range e.cfg.Slots {
 		in.Slots = append(in.Slots, c.Name)
 	}
@@ -84,7 +84,7 @@ func (e *Enclosure) checkNVM(ctx context.Context) plan.Checked {
 	}
 	in.Store, in.StoreErr = e.inspectStore(ctx)
 	if e.store != nil {
-		in.Free = e.store.Stats().Free
+		in.Full = e.store.Stats().Free == 0
 		in.Known = []nvm.Record{}
 		for k, v := range e.store.All("") {
 			in.Known = append(in.Known, nvm.Record{Key: k, Value: v})

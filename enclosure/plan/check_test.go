@@ -108,7 +108,7 @@ func newBench(t failer, n int, seed uint64) *bench {
 
 func (b *bench) input(t failer) CheckInput {
 	t.Helper()
-	in := CheckInput{Free: -1, Slots: b.slots, Hosts: b.hosts}
+	in := CheckInput{Slots: b.slots, Hosts: b.hosts}
 	in.Store, in.StoreErr = nvm.Inspect(bg, b.chip)
 	if in.StoreErr != nil {
 		t.Fatal(in.StoreErr)
@@ -360,13 +360,13 @@ func TestCheckMedium(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			in := CheckInput{Free: -1}
+			in := CheckInput{}
 			in.Store, in.StoreErr = nvm.Inspect(bg, m)
 			return in
 		}, "formatted", "another medium", true},
 		{"full", func() CheckInput {
 			in := b.input(t)
-			in.Free = 0
+			in.Full = true
 			return in
 		}, "formatted", "is full", false},
 	} {
@@ -574,5 +574,25 @@ func TestCheckFencesStepByStep(t *testing.T) {
 				t.Errorf("%q: after record %d of %d the roll is complete: %v", lost.Key, i+1, len(todo), !done)
 			}
 		}
+	}
+}
+
+// TestCheckFullOffline: an image tells that it is full although nobody runs it.
+func TestCheckFullOffline(t *testing.T) {
+	b := newBench(t, 3, 1)
+	if find(Check(b.input(t)), "is full") != nil {
+		t.Error("a store that is not full is said to be")
+	}
+	s, _, err := nvm.Mount(bg, b.chip, nvm.Options{ReservePages: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; ; i++ {
+		if err := s.Put(bg, nvm.Normal, nvm.Record{Key: fmt.Sprintf("l%03d", i), Value: make([]byte, 40)}); err != nil {
+			break
+		}
+	}
+	if f := find(Check(b.input(t)), "is full"); f == nil || f.Grade != Damage || f.Repair != "" {
+		t.Errorf("finding = %+v; want that it is full", f)
 	}
 }
