@@ -84,7 +84,7 @@ func (e *Enclosure) checkNVM(ctx context.Context) plan.Checked {
 	}
 	in.Store, in.StoreErr = e.inspectStore(ctx)
 	if e.store != nil {
-		in.Full = e.store.Stats().Free == 0
+		in.Free = e.store.Stats().Free
 		in.Known = []nvm.Record{}
 		for k, v := range e.store.All("") {
 			in.Known = append(in.Known, nvm.Record{Key: k, Value: v})

@@ -24,8 +24,9 @@ type CheckInput struct {
 	// Known are the records as a running store has them in RAM: then what a page
 	// loses costs nothing. nil = those on the medium count.
 	Known []nvm.Record
-	// Full tells that the running store has no page left that it can write.
-	Full bool
+	// Free is how many pages a running store can still write; it means nothing
+	// without Known.
+	Free int
 	// Gone is how many damaged pages were cleared when the store was opened, of
 	// which it is no more known what they held.
 	Gone int
@@ -300,10 +301,10 @@ func (c *check) pages(s *nvm.Inspection) {
 // full says in what way a store has no room, or "". An inspection counts
 // assignments that the agent would let go of: those are left out.
 func (c *check) full(s *nvm.Inspection) string {
-	if c.in.Full {
+	switch {
+	case c.in.Known != nil && c.in.Free == 0:
 		return "is full: no page is free"
-	}
-	if c.in.Known != nil {
+	case c.in.Known != nil:
 		return ""
 	}
 	size, held := 0, 0

@@ -366,7 +366,7 @@ func TestCheckMedium(t *testing.T) {
 		}, "formatted", "another medium", true},
 		{"full", func() CheckInput {
 			in := b.input(t)
-			in.Full = true
+			in.Known, in.Free = live(in.Store), 0
 			return in
 		}, "formatted", "is full", false},
 	} {
