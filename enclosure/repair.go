@@ -62,7 +62,7 @@ func reportOf(c plan.Checked) NVMReport {
 
 // checkNVM reads and judges.
 func (e *Enclosure) checkNVM(ctx context.Context) plan.Checked {
-	in := plan.CheckInput{StoreWhere: "store", Free: -1, Live: true}
+	in := plan.CheckInput{StoreWhere: "store", Live: true}
 	for _, c := range e.cfg.Slots {
 		in.Slots = append(in.Slots, c.Name)
 	}
