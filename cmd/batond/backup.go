@@ -47,6 +47,9 @@ func (k *keeper) Restore(ctx context.Context, r mgmt.RestoreRequest, by string) 
 	if err != nil {
 		return mgmt.Restored{}, k.refused(by, err)
 	}
+	if err := k.onTrial(); err != nil && !r.DryRun {
+		return mgmt.Restored{}, k.refused(by, err) // before hosts are fenced
+	}
 	q := mgmt.ConfigRequest{Text: r.Backup.Config, DryRun: true, Restart: true}
 	applied, err := k.Apply(ctx, q, by)
 	if err != nil {

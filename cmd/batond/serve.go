@@ -176,7 +176,7 @@ func (a *agent) run(ctx context.Context, ready func()) (end ending) {
 		endServing()
 	}, a.log)
 	a.uplink.tellTo(enc.Note)
-	a.uplink.start(ctx, f.config.Network)
+	a.uplink.start(ctx, f.config.Network, f.unsure)
 	l, err := a.listen(f.config.Socket)
 	if err != nil {
 		return failedWith(err)
