@@ -25,7 +25,7 @@ func (k *keeper) Backup(ctx context.Context) (mgmt.Backup, error) {
 	now := k.now()
 	t := time.Now().UTC()
 	b := mgmt.Backup{
-		Format: mgmt.BackupFormat, Enclosure: k.running.Enclosure, Agent: mgmt.Version, Time: t, ClockSet: t.Year() >= 2026,
+		Format: mgmt.BackupFormat, Enclosure: now.config.Enclosure, Agent: mgmt.Version, Time: t, ClockSet: t.Year() >= 2026,
 		Incarnation: ee.Generation{Incarnation: st.Store.Incarnation}.String()[:8],
 		Version:     now.version, Config: string(now.text), Slots: []mgmt.BackupSlot{}, Hosts: []mgmt.BackupHost{},
 	}
@@ -79,13 +79,14 @@ func (k *keeper) readBackup(b mgmt.Backup) (enclosure.Floor, error) {
 	bad := func(format string, args ...any) error {
 		return &enclosure.Error{Code: enclosure.CodeBadBackup, What: fmt.Sprintf(format, args...), State: unchanged, Next: "use a backup as 'baton backup' has written it, of this enclosure"}
 	}
+	own := k.now().config.Enclosure // by the configuration that is kept, as in Backup
 	switch sum := b.Checksum(); {
 	case b.Format != mgmt.BackupFormat:
 		return floor, bad("the backup has format %d, and this agent reads %d", b.Format, mgmt.BackupFormat)
 	case b.Sum != sum:
 		return floor, bad("the backup was changed or cut short: its sum is %q, of what is there %s", clip(b.Sum), sum)
-	case b.Enclosure != k.running.Enclosure:
-		return floor, bad("the backup is of enclosure %s, and this is %s", clip(b.Enclosure), k.running.Enclosure)
+	case b.Enclosure != own:
+		return floor, bad("the backup is of enclosure %s, and this is %s", clip(b.Enclosure), own)
 	}
 	c, err := config.Parse([]byte(b.Config), findProfile)
 	if err != nil {

@@ -1319,3 +1319,50 @@ func TestEditedMeanwhile(t *testing.T) {
 		}
 	})
 }
+
+// TestBackupRenamed: a backup is of the configuration that it has, also where
+// the enclosure's name is not in force yet.
+func TestBackupRenamed(t *testing.T) {
+	onDesk(t, rig.Options{}, false, func(t *testing.T, d *desk) {
+		d.applied(d.edit("rack7-io2", "rack8-io1"))
+		b, err := d.k.Backup(d.Ctx())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if _, err := d.k.Restore(d.Ctx(), mgmt.RestoreRequest{Backup: b}, "test"); err != nil {
+				t.Error(err)
+			}
+			d.start(false)
+		}
+	})
+}
+
+// TestNetworkWarnings: what is tried again every few seconds is logged once.
+func TestNetworkWarnings(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		n := &fakeNet{fails: map[string]error{"192.0.2.10": errors.New("there is no interface eth0")}}
+		u := newUplink(n, slog.New(slog.NewTextHandler(&out, nil)))
+		c, err := config.Parse([]byte(`{"enclosure": "x", "buses": {"b": "/dev/i2c-0"}, "store": {"file": "/s"},
+			"slots": [{"name": "a", "bus": "b", "address": "0x40", "profile": "regs-v1", "eeprom": {"address": "0x50", "part": "24c256"}}],
+			"network": {"interface": "eth0", "address": "192.0.2.10/24"}}`), findProfile)
+		if err != nil {
+			t.Fatal(err)
+		}
+		u.start(t.Context(), c.Network, false)
+		ctx, cancel := context.WithCancel(t.Context())
+		var looking sync.WaitGroup
+		looking.Go(func() { u.look(ctx) })
+		time.Sleep(time.Hour)
+		n.fail("192.0.2.10", errors.New("network is down"))
+		time.Sleep(time.Hour)
+		n.fail("192.0.2.10", nil)
+		time.Sleep(time.Minute)
+		cancel()
+		looking.Wait()
+		if lines := strings.Count(out.String(), "\n"); lines != 2 || n.shown() != "192.0.2.10" {
+			t.Errorf("%d lines logged; want 2, one for each reason; network is %q", lines, n.shown())
+		}
+	})
+}

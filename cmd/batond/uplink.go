@@ -121,9 +121,10 @@ func (u *uplink) apply(ctx context.Context, n *config.Network) error {
 	defer cancel()
 	err := u.net.Apply(short, stationOf(n))
 	u.mu.Lock()
+	was := u.err
 	u.err = err
 	u.mu.Unlock()
-	if err != nil {
+	if err != nil && (was == nil || was.Error() != err.Error()) { // it is tried again every few seconds
 		u.log.Warn("the controller's own network could not be set", "network", n.String(), "err", err)
 	}
 	return err
