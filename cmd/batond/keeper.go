@@ -373,7 +373,10 @@ func (k *keeper) Confirm(ctx context.Context, by string) (mgmt.Config, error) {
 			return err
 		}
 		next := kept{version: now.version + 1, text: text, config: c}
-		if err := k.put(context.WithoutCancel(ctx), next); err != nil {
+		// Meanwhile nothing can be put back.
+		keeping, cancel := context.WithTimeout(context.WithoutCancel(ctx), confirmTimeout)
+		defer cancel()
+		if err := k.put(keeping, next); err != nil {
 			return err
 		}
 		k.set(next)

@@ -85,10 +85,15 @@ type floored struct {
 	raised []enclosure.Floor
 	fails  error
 	kept   func() // called when a configuration was kept
+	hangs  bool   // the store does not take any
 }
 
 // Keep is that of the enclosure.
 func (f *floored) Keep(ctx context.Context, c plan.Configuration) error {
+	if f.hangs {
+		<-ctx.Done()
+		return ctx.Err()
+	}
 	err := f.Enclosure.Keep(ctx, c)
 	if f.kept != nil {
 		f.kept()
@@ -634,6 +639,15 @@ func TestNetworkTrial(t *testing.T) {
 			if !slices.ContainsFunc(events(d), func(e enclosure.Event) bool { return strings.Contains(e.Text, "nobody confirmed it") }) {
 				t.Error("no event of the new run tells of it")
 			}
+		},
+		"the store hangs": func(t *testing.T, d *desk, _ string) {
+			d.enc.hangs = true
+			time.Sleep(50 * time.Second)
+			if _, err := d.k.Confirm(context.WithoutCancel(d.Ctx()), "test"); err == nil {
+				t.Error("confirmed, and not kept")
+			}
+			d.enc.hangs = false
+			over(t, d, 1, "192.0.2.10")
 		},
 		"the store is gone": func(t *testing.T, d *desk, _ string) {
 			d.W.Chip("store").SetDead(true)

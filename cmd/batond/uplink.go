@@ -27,6 +27,7 @@ const (
 	networkRetry   = 5 * time.Second // its interface may come later than the agent
 	defaultConfirm = 2 * time.Minute
 	maxConfirm     = 30 * time.Minute
+	confirmTimeout = 30 * time.Second // for keeping what was confirmed
 )
 
 // uplink keeps the controller's own network, and what is on trial. A trial is
