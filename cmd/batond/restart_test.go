@@ -85,6 +85,14 @@ func TestRestartInPlace(t *testing.T) {
 			}
 		})
 	}
+	// What happened so far is in the audit before anything is counted.
+	was, since := uint64(0), time.Now()
+	b.until("the audit to be written", func() bool {
+		if n := b.w.PageWrites("store"); n != was {
+			was, since = n, time.Now()
+		}
+		return time.Since(since) > 2*time.Second
+	})
 	pages, blocks, regs := b.w.PageWrites("store"), b.w.PageWrites("gpu0")+b.w.PageWrites("gpu1"), b.w.Slot("gpu0").RegisterWrites()
 	engine := b.w.Slot("gpu0").Registers()
 	applied, err := k.Apply(t.Context(), mgmt.ConfigRequest{Text: text, Restart: true}, "test")
