@@ -66,6 +66,11 @@ func (k *keeper) Restore(ctx context.Context, r mgmt.RestoreRequest, by string) 
 	}
 	q.DryRun = false
 	if applied, err = k.Apply(ctx, q, by); err != nil {
+		if e, ok := errors.AsType[*enclosure.Error](err); ok && e.State == unchanged && len(raised) > 0 {
+			half := *e
+			half.State = "the configuration is as before; generations and fences were raised, as the events say"
+			err = &half
+		}
 		return mgmt.Restored{}, err
 	}
 	out.Restarting = applied.Restarting

@@ -1380,3 +1380,23 @@ func TestNetworkWarnings(t *testing.T) {
 		}
 	})
 }
+
+// TestRestoreHalf: a restore that fails after fences were raised says so.
+func TestRestoreHalf(t *testing.T) {
+	onDesk(t, rig.Options{}, false, func(t *testing.T, d *desk) {
+		b, err := d.k.Backup(d.Ctx())
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Slots = []mgmt.BackupSlot{{Name: "gpu0", Generation: ee.Generation{Incarnation: d.Gen("gpu0").Incarnation, Counter: 900}.String()}}
+		b.Sum = b.Checksum()
+		d.applied(d.edit(`"always"`, `"never"`))
+		d.W.Chip("store").SetDead(true)
+		_, err = d.k.Restore(d.Ctx(), mgmt.RestoreRequest{Backup: b}, "test")
+		d.W.Chip("store").SetDead(false)
+		e, ok := errors.AsType[*enclosure.Error](err)
+		if !ok || len(d.enc.raised) != 1 || strings.Contains(err.Error(), "nothing was changed") || !strings.Contains(e.State, "raised") {
+			t.Errorf("raised %d times: %v", len(d.enc.raised), err)
+		}
+	})
+}
