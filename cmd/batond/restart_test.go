@@ -169,6 +169,30 @@ func TestSocketMoves(t *testing.T) {
 	}
 }
 
+// TestSocketFails: an agent whose new socket can not be made goes on answering
+// on the one of before, so that it can be told another.
+func TestSocketFails(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.serveBus()
+	a := b.serveHere()
+	for _, edit := range [][2]string{{b.path("sock"), b.path("none/sock")}, {b.path("none/sock"), b.path("sock")}} {
+		was := a.current(t.Context()).keeper
+		text := strings.Replace(was.Config().Text, edit[0], edit[1], 1)
+		if applied, err := was.Apply(t.Context(), mgmt.ConfigRequest{Text: text, Restart: true}, "test"); err != nil || !applied.Restarting {
+			t.Fatalf("%+v, %v", applied, err)
+		}
+		b.until("the next run", func() bool {
+			_, err := b.agent.Enclosure(t.Context())
+			return err == nil && a.current(t.Context()).keeper != was
+		})
+		warned := slices.ContainsFunc(b.enclosure().Warnings, func(w string) bool { return strings.Contains(w, "none/sock") })
+		if warned != strings.Contains(edit[1], "none") {
+			t.Errorf("warnings %q", b.enclosure().Warnings)
+		}
+	}
+}
+
 // TestStoreInDoubt: where nobody knows whether a record was written the agent
 // starts again in place, and systemd hears nothing of it.
 func TestStoreInDoubt(t *testing.T) {
