@@ -25,7 +25,7 @@ func (k *keeper) Backup(ctx context.Context) (mgmt.Backup, error) {
 	now := k.now()
 	t := time.Now().UTC()
 	b := mgmt.Backup{
-		Format: mgmt.BackupFormat, Enclosure: k.running.Enclosure, Agent: mgmt.Version, Time: t, ClockSet: t.Year() >= 2026,
+		Format: mgmt.BackupFormat, Enclosure: now.config.Enclosure, Agent: mgmt.Version, Time: t, ClockSet: t.Year() >= 2026,
 		Incarnation: ee.Generation{Incarnation: st.Store.Incarnation}.String()[:8],
 		Version:     now.version, Config: string(now.text), Slots: []mgmt.BackupSlot{}, Hosts: []mgmt.BackupHost{},
 	}
@@ -47,6 +47,9 @@ func (k *keeper) Restore(ctx context.Context, r mgmt.RestoreRequest, by string) 
 	if err != nil {
 		return mgmt.Restored{}, k.refused(by, err)
 	}
+	if err := k.onTrial(); err != nil && !r.DryRun {
+		return mgmt.Restored{}, k.refused(by, err) // before hosts are fenced
+	}
 	q := mgmt.ConfigRequest{Text: r.Backup.Config, DryRun: true, Restart: true}
 	applied, err := k.Apply(ctx, q, by)
 	if err != nil {
@@ -63,6 +66,11 @@ func (k *keeper) Restore(ctx context.Context, r mgmt.RestoreRequest, by string) 
 	}
 	q.DryRun = false
 	if applied, err = k.Apply(ctx, q, by); err != nil {
+		if e, ok := errors.AsType[*enclosure.Error](err); ok && e.State == unchanged && len(raised) > 0 {
+			half := *e
+			half.State = "the configuration is as before; generations and fences were raised, as the events say"
+			err = &half
+		}
 		return mgmt.Restored{}, err
 	}
 	out.Restarting = applied.Restarting
@@ -76,13 +84,14 @@ func (k *keeper) readBackup(b mgmt.Backup) (enclosure.Floor, error) {
 	bad := func(format string, args ...any) error {
 		return &enclosure.Error{Code: enclosure.CodeBadBackup, What: fmt.Sprintf(format, args...), State: unchanged, Next: "use a backup as 'baton backup' has written it, of this enclosure"}
 	}
+	own := k.now().config.Enclosure // by the configuration that is kept, as in Backup
 	switch sum := b.Checksum(); {
 	case b.Format != mgmt.BackupFormat:
 		return floor, bad("the backup has format %d, and this agent reads %d", b.Format, mgmt.BackupFormat)
 	case b.Sum != sum:
 		return floor, bad("the backup was changed or cut short: its sum is %q, of what is there %s", clip(b.Sum), sum)
-	case b.Enclosure != k.running.Enclosure:
-		return floor, bad("the backup is of enclosure %s, and this is %s", clip(b.Enclosure), k.running.Enclosure)
+	case b.Enclosure != own:
+		return floor, bad("the backup is of enclosure %s, and this is %s", clip(b.Enclosure), own)
 	}
 	c, err := config.Parse([]byte(b.Config), findProfile)
 	if err != nil {

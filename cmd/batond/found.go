@@ -39,6 +39,8 @@ type found struct {
 	version uint32
 	edited  bool // the file is not the one that the version was written with
 	frozen  error
+	base    []byte // the seed's text; where frozen, with the network of now
+	unsure  bool   // there may be another network than that of config
 	notes   []string
 }
 
@@ -48,7 +50,7 @@ func (f found) kept() kept { return kept{f.version, f.text, f.config} }
 // something in the store that can not be used, nobody knows how the enclosure
 // should be: the memory is frozen, and the seed's slots are looked at.
 func find(s *seed, mem *enclosure.Memory) found {
-	f := found{seed: s, config: s.config, text: s.text}
+	f := found{seed: s, config: s.config, text: s.text, base: s.text}
 	rec, there, err := mem.Configuration()
 	f.version = rec.Version
 	if !s.config.Store.Config {
@@ -64,13 +66,15 @@ func find(s *seed, mem *enclosure.Memory) found {
 		return f
 	}
 	if err == nil && (!there || rec.Packed == nil) {
-		return f // the store has none yet
+		f.unsure = mem.Problem() != nil
+		return f // the store has none yet, or can not be read
 	}
 	if err == nil {
 		err = f.unpack(s, rec)
 	}
 	if err != nil {
-		f.frozen = err
+		f.frozen, f.unsure = err, true
+		f.takeNetwork(s)
 		mem.Freeze(&enclosure.Error{
 			Code: enclosure.CodeBadConfig, What: fmt.Sprintf("the configuration in the store, version %d, can not be used", rec.Version), Err: err,
 			State: "status is served, every change is refused, links are left as they are",
@@ -99,6 +103,18 @@ func (f *found) unpack(s *seed, rec plan.Configuration) error {
 	}
 	f.config = c
 	return nil
+}
+
+// takeNetwork takes the network of a text that can not be used as a whole, if
+// that can be told: the controller stays where it can be reached.
+func (f *found) takeNetwork(s *seed) {
+	text, err := config.WithNetwork(s.text, f.text)
+	if err != nil {
+		return
+	}
+	if c, err := config.Parse(text, findProfile); err == nil && c.Network != nil {
+		f.config, f.base = c, text
+	}
 }
 
 func keysOf(errs config.Errors) []string {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -39,7 +40,7 @@ type keeper struct {
 
 	file     string         // the seed, or all there is
 	seed     *config.Config // as read from there
-	seedText []byte
+	seedText []byte         // of now, where it is frozen
 	running  *config.Config // what this run was begun with
 	frozen   error          // why nothing but a new configuration can be kept
 	notes    []string       // warnings about what this run was begun with
@@ -60,7 +61,7 @@ type kept struct {
 // newKeeper returns one for a run that begins with what found says.
 func newKeeper(f found, enc enclosureOf, u *uplink, again func(string), log *slog.Logger) *keeper {
 	return &keeper{
-		enc: enc, uplink: u, log: log, again: again, file: f.seed.file, seed: f.seed.config, seedText: f.seed.text, running: f.config, frozen: f.frozen, notes: f.notes,
+		enc: enc, uplink: u, log: log, again: again, file: f.seed.file, seed: f.seed.config, seedText: f.base, running: f.config, frozen: f.frozen, notes: f.notes,
 		lock: make(chan struct{}, 1), kept: f.kept(),
 	}
 }
@@ -193,11 +194,11 @@ func (k *keeper) check(r mgmt.ConfigRequest) (a application, err error) {
 			State: unchanged, Next: "look again with 'baton config show'",
 		}
 	}
-	if k.uplink.wire() != nil && !r.DryRun {
-		return a, &enclosure.Error{
-			Code: enclosure.CodeTrial, What: "a change of network is on trial", State: unchanged,
-			Next: "'baton config confirm' keeps it, 'baton config revert' puts the one before back; then apply again",
-		}
+	if err := k.onTrial(); err != nil && !r.DryRun {
+		return a, err
+	}
+	if err := k.edited(a.was); err != nil {
+		return a, err
 	}
 	if a.confirm, err = confirmTime(r.ConfirmMS); err != nil {
 		return a, err
@@ -218,7 +219,7 @@ func (k *keeper) check(r mgmt.ConfigRequest) (a application, err error) {
 	// What is kept has the network of now, until the new one is confirmed.
 	now := a.was.text
 	if k.frozen != nil {
-		now = k.seedText // nobody can tell what network the other one has
+		now = k.seedText // with the other one's network, as far as that can be told
 	}
 	if a.next.text, err = config.WithNetwork(a.text, now); err != nil {
 		return a, &enclosure.Error{Code: enclosure.CodeInternal, What: "the network could not be left out", Err: err, State: unchanged}
@@ -229,6 +230,33 @@ func (k *keeper) check(r mgmt.ConfigRequest) (a application, err error) {
 		p.Next = "apply the change of 'network' by itself, confirm it, then the rest"
 	}
 	return a, err
+}
+
+// onTrial is an error while a network is on trial.
+func (k *keeper) onTrial() error {
+	if k.uplink.wire() == nil {
+		return nil
+	}
+	return &enclosure.Error{
+		Code: enclosure.CodeTrial, What: "a change of network is on trial", State: unchanged,
+		Next: "'baton config confirm' keeps it, 'baton config revert' puts the one before back; then apply again",
+	}
+}
+
+// edited is an error where somebody has edited the file since it was read:
+// that would be written over, and nobody would know. A file that can not be
+// read is not written either.
+func (k *keeper) edited(now kept) error {
+	if k.inStore() {
+		return nil
+	}
+	if text, err := os.ReadFile(k.file); err != nil || bytes.Equal(text, now.text) {
+		return nil
+	}
+	return &enclosure.Error{
+		Code: enclosure.CodeConfigChanged, Where: k.file, What: "the file was edited by hand, and the agent has not read it since", State: unchanged,
+		Next: "start the agent again, which reads it, or put back what was there; then make the change anew",
+	}
 }
 
 func confirmTime(ms int64) (time.Duration, error) {
@@ -332,12 +360,23 @@ func (k *keeper) Confirm(ctx context.Context, by string) (mgmt.Config, error) {
 	}
 	defer done()
 	on, err := k.uplink.confirm(by, func(text []byte) error {
+		now := k.now()
+		if err := k.edited(now); err != nil {
+			return err
+		}
+		text, err := confirmed(now.text, text)
+		if err != nil {
+			return err
+		}
 		c, err := k.parse(text)
 		if err != nil {
 			return err
 		}
-		next := kept{version: k.now().version + 1, text: text, config: c}
-		if err := k.put(context.WithoutCancel(ctx), next); err != nil {
+		next := kept{version: now.version + 1, text: text, config: c}
+		// Meanwhile nothing can be put back.
+		keeping, cancel := context.WithTimeout(context.WithoutCancel(ctx), confirmTimeout)
+		defer cancel()
+		if err := k.put(keeping, next); err != nil {
 			return err
 		}
 		k.set(next)
@@ -350,6 +389,16 @@ func (k *keeper) Confirm(ctx context.Context, by string) (mgmt.Config, error) {
 		return mgmt.Config{}, k.refused(by, noTrial())
 	}
 	return k.Config(), nil
+}
+
+// confirmed is what is kept with the network of the text that brought it; that
+// text itself, unless all else has changed since (by hand, before a start in
+// place).
+func confirmed(now, text []byte) ([]byte, error) {
+	if was, err := config.WithNetwork(text, now); err == nil && bytes.Equal(was, now) {
+		return text, nil
+	}
+	return config.WithNetwork(now, text)
 }
 
 // Revert is that of server.Keeper.

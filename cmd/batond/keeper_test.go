@@ -85,10 +85,15 @@ type floored struct {
 	raised []enclosure.Floor
 	fails  error
 	kept   func() // called when a configuration was kept
+	hangs  bool   // the store does not take any
 }
 
 // Keep is that of the enclosure.
 func (f *floored) Keep(ctx context.Context, c plan.Configuration) error {
+	if f.hangs {
+		<-ctx.Done()
+		return ctx.Err()
+	}
 	err := f.Enclosure.Keep(ctx, c)
 	if f.kept != nil {
 		f.kept()
@@ -207,7 +212,7 @@ func (d *desk) start(process bool) {
 		d.u = newUplink(d.net, log)
 	}
 	d.u.tellTo(d.E.Note)
-	d.u.start(d.t.Context(), f.config.Network)
+	d.u.start(d.t.Context(), f.config.Network, f.unsure)
 	d.k = newKeeper(f, d.enc, d.u, func(why string) { d.again = append(d.again, why) }, log)
 }
 
@@ -635,6 +640,15 @@ func TestNetworkTrial(t *testing.T) {
 				t.Error("no event of the new run tells of it")
 			}
 		},
+		"the store hangs": func(t *testing.T, d *desk, _ string) {
+			d.enc.hangs = true
+			time.Sleep(50 * time.Second)
+			if _, err := d.k.Confirm(context.WithoutCancel(d.Ctx()), "test"); err == nil {
+				t.Error("confirmed, and not kept")
+			}
+			d.enc.hangs = false
+			over(t, d, 1, "192.0.2.10")
+		},
 		"the store is gone": func(t *testing.T, d *desk, _ string) {
 			d.W.Chip("store").SetDead(true)
 			_, err := d.k.Confirm(d.Ctx(), "test")
@@ -676,7 +690,7 @@ func TestNetworkFails(t *testing.T) {
 		// At a start its interface may not be there yet.
 		d.net.powerOff()
 		d.net.fail("192.0.2.10", errors.New("there is no interface eth0"))
-		d.u.start(d.Ctx(), d.k.now().config.Network)
+		d.u.start(d.Ctx(), d.k.now().config.Network, false)
 		if w := d.k.Warnings(); len(w) != 1 || !strings.Contains(w[0], "there is no interface eth0") || !strings.Contains(w[0], "tried again") {
 			t.Errorf("warnings %q", w)
 		}
@@ -742,14 +756,18 @@ func TestFrozenKeeper(t *testing.T) {
 					t.Errorf("backup: %v", err)
 				}
 				a := d.applied(good, restart)
-				if a.Version != 6 || !a.Restarting || a.Trial == nil {
+				version := uint32(6)
+				if a.Version != version || !a.Restarting || a.Trial == nil != tt.text {
 					t.Errorf("applied: %+v", a)
 				}
-				if _, err := d.k.Confirm(d.Ctx(), "test"); err != nil {
-					t.Error(err)
+				if a.Trial != nil { // nobody could tell that it is the network of before
+					version++
+					if _, err := d.k.Confirm(d.Ctx(), "test"); err != nil {
+						t.Error(err)
+					}
 				}
 				d.start(false)
-				if c := d.k.Config(); c.Version != 7 || c.Text != good || d.k.frozen != nil {
+				if c := d.k.Config(); c.Version != version || c.Text != good || d.k.frozen != nil {
 					t.Errorf("after the start: version %d\n%s", c.Version, c.Text)
 				}
 				if st := d.E.Status(d.Ctx()); !st.Store.OK || st.Slots[0].Host != rig.A {
@@ -1203,4 +1221,182 @@ func TestChecksum(t *testing.T) {
 	if got := b.Checksum(); got != sum || !bytes.Equal([]byte(sum), []byte(strings.ToLower(sum))) || len(sum) != 8 {
 		t.Errorf("sum %q, then %q", sum, got)
 	}
+}
+
+// TestRestoreOnTrial: while a network is on trial a restore changes nothing.
+func TestRestoreOnTrial(t *testing.T) {
+	onDesk(t, rig.Options{}, false, func(t *testing.T, d *desk) {
+		b, err := d.k.Backup(d.Ctx())
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.applied(d.edit("192.0.2.10", "192.0.2.11"))
+		d.same("on trial", func() {
+			_, err := d.k.Restore(d.Ctx(), mgmt.RestoreRequest{Backup: b}, "test")
+			wantCode(t, err, enclosure.CodeTrial)
+		})
+		if n := len(d.enc.raised); n != 0 {
+			t.Errorf("the floor was raised %d times, and nothing was changed", n)
+		}
+	})
+}
+
+// TestNetworkInDoubt: where nobody can tell what configuration there was, the
+// controller stays where it can be reached.
+func TestNetworkInDoubt(t *testing.T) {
+	// The seed of a board knows its slots only.
+	bare := func(d *desk) {
+		text := d.edit()
+		d.write(text[:strings.Index(text, `"hosts"`)] + `"hosts": []` + "\n}\n")
+	}
+	apart := func(t *testing.T, d *desk) {
+		t.Helper()
+		d.applied(d.edit("192.0.2.10", "192.0.2.11"))
+		if _, err := d.k.Confirm(d.Ctx(), "test"); err != nil {
+			t.Fatal(err)
+		}
+		bare(d)
+	}
+	for name, process := range map[string]bool{"in place": false, "another process": true} {
+		t.Run("the store can not be read, "+name, func(t *testing.T) {
+			onDesk(t, rig.Options{}, false, func(t *testing.T, d *desk) {
+				apart(t, d)
+				d.W.Chip("store").SetDead(true)
+				d.start(process)
+				if got := d.net.shown(); got != "192.0.2.11" {
+					t.Errorf("network is %q", got)
+				}
+				d.W.Chip("store").SetDead(false)
+				d.start(process)
+				if got := d.net.shown(); got != "192.0.2.11" {
+					t.Errorf("network is %q when the store is back", got)
+				}
+			})
+		})
+	}
+	t.Run("frozen", func(t *testing.T) {
+		onDesk(t, rig.Options{}, false, func(t *testing.T, d *desk) {
+			apart(t, d)
+			good := d.edit()
+			newer := strings.Replace(good, `"vms"`, `"quota": 3, "vms"`, 1)
+			if err := d.E.Keep(d.Ctx(), plan.Configuration{Version: 5, Packed: config.Pack([]byte(newer))}); err != nil {
+				t.Fatal(err)
+			}
+			d.net.powerOff()
+			d.start(true)
+			if got := d.net.shown(); d.k.frozen == nil || got != "192.0.2.11" {
+				t.Errorf("network is %q, frozen: %v", got, d.k.frozen)
+			}
+			if a := d.applied(good, restart); a.Trial != nil || !a.Restarting {
+				t.Errorf("%+v", a)
+			}
+			d.start(false)
+			if c := d.k.Config(); c.Text != good || d.net.shown() != "192.0.2.11" {
+				t.Errorf("network %q, kept\n%s", d.net.shown(), c.Text)
+			}
+		})
+	})
+}
+
+// TestEditedMeanwhile: what somebody wrote into the file by hand is not written
+// over by an agent that has not read it.
+func TestEditedMeanwhile(t *testing.T) {
+	onDesk(t, rig.Options{}, true, func(t *testing.T, d *desk) {
+		read := func() string {
+			text, err := os.ReadFile(d.file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return string(text)
+		}
+		asked := d.edit(`"always"`, `"never"`)
+		byHand := d.edit(`"always"`, `"on-move"`)
+		d.write(byHand)
+		_, err := d.apply(asked)
+		wantCode(t, err, enclosure.CodeConfigChanged)
+		if read() != byHand {
+			t.Error("what was written by hand is written over")
+		}
+		// Also while a network is on trial.
+		d.start(true)
+		d.applied(d.edit("192.0.2.10", "192.0.2.11"))
+		byHand = d.edit(`"on-move"`, `"never"`)
+		d.write(byHand)
+		if _, err := d.k.Confirm(d.Ctx(), "test"); codeOf(err) != string(enclosure.CodeConfigChanged) || read() != byHand {
+			t.Errorf("confirmed: %v", err)
+		}
+		// Once it is read, the network alone is confirmed.
+		d.start(false)
+		c, err := d.k.Confirm(d.Ctx(), "test")
+		if err != nil || c.Text != read() || !strings.Contains(c.Text, `"never"`) || !strings.Contains(c.Text, "192.0.2.11") {
+			t.Errorf("confirmed: %v\n%s", err, c.Text)
+		}
+	})
+}
+
+// TestBackupRenamed: a backup is of the configuration that it has, also where
+// the enclosure's name is not in force yet.
+func TestBackupRenamed(t *testing.T) {
+	onDesk(t, rig.Options{}, false, func(t *testing.T, d *desk) {
+		d.applied(d.edit("rack7-io2", "rack8-io1"))
+		b, err := d.k.Backup(d.Ctx())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if _, err := d.k.Restore(d.Ctx(), mgmt.RestoreRequest{Backup: b}, "test"); err != nil {
+				t.Error(err)
+			}
+			d.start(false)
+		}
+	})
+}
+
+// TestNetworkWarnings: what is tried again every few seconds is logged once.
+func TestNetworkWarnings(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		n := &fakeNet{fails: map[string]error{"192.0.2.10": errors.New("there is no interface eth0")}}
+		u := newUplink(n, slog.New(slog.NewTextHandler(&out, nil)))
+		c, err := config.Parse([]byte(`{"enclosure": "x", "buses": {"b": "/dev/i2c-0"}, "store": {"file": "/s"},
+			"slots": [{"name": "a", "bus": "b", "address": "0x40", "profile": "regs-v1", "eeprom": {"address": "0x50", "part": "24c256"}}],
+			"network": {"interface": "eth0", "address": "192.0.2.10/24"}}`), findProfile)
+		if err != nil {
+			t.Fatal(err)
+		}
+		u.start(t.Context(), c.Network, false)
+		ctx, cancel := context.WithCancel(t.Context())
+		var looking sync.WaitGroup
+		looking.Go(func() { u.look(ctx) })
+		time.Sleep(time.Hour)
+		n.fail("192.0.2.10", errors.New("network is down"))
+		time.Sleep(time.Hour)
+		n.fail("192.0.2.10", nil)
+		time.Sleep(time.Minute)
+		cancel()
+		looking.Wait()
+		if lines := strings.Count(out.String(), "\n"); lines != 2 || n.shown() != "192.0.2.10" {
+			t.Errorf("%d lines logged; want 2, one for each reason; network is %q", lines, n.shown())
+		}
+	})
+}
+
+// TestRestoreHalf: a restore that fails after fences were raised says so.
+func TestRestoreHalf(t *testing.T) {
+	onDesk(t, rig.Options{}, false, func(t *testing.T, d *desk) {
+		b, err := d.k.Backup(d.Ctx())
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Slots = []mgmt.BackupSlot{{Name: "gpu0", Generation: ee.Generation{Incarnation: d.Gen("gpu0").Incarnation, Counter: 900}.String()}}
+		b.Sum = b.Checksum()
+		d.applied(d.edit(`"always"`, `"never"`))
+		d.W.Chip("store").SetDead(true)
+		_, err = d.k.Restore(d.Ctx(), mgmt.RestoreRequest{Backup: b}, "test")
+		d.W.Chip("store").SetDead(false)
+		e, ok := errors.AsType[*enclosure.Error](err)
+		if !ok || len(d.enc.raised) != 1 || strings.Contains(err.Error(), "nothing was changed") || !strings.Contains(e.State, "raised") {
+			t.Errorf("raised %d times: %v", len(d.enc.raised), err)
+		}
+	})
 }

@@ -93,6 +93,14 @@ func TestRestartInPlace(t *testing.T) {
 			}
 		})
 	}
+	// What happened so far is in the audit before anything is counted.
+	was, since := uint64(0), time.Now()
+	b.until("the audit to be written", func() bool {
+		if n := b.w.PageWrites("store"); n != was {
+			was, since = n, time.Now()
+		}
+		return time.Since(since) > 2*time.Second
+	})
 	pages, blocks, regs := b.w.PageWrites("store"), b.w.PageWrites("gpu0")+b.w.PageWrites("gpu1"), b.w.Slot("gpu0").RegisterWrites()
 	engine := b.w.Slot("gpu0").Registers()
 	applied, err := k.Apply(t.Context(), mgmt.ConfigRequest{Text: text, Restart: true}, "test")
@@ -166,6 +174,30 @@ func TestSocketMoves(t *testing.T) {
 	})
 	if c := a.current(t.Context()).keeper.Config(); c.Text != text {
 		t.Errorf("it goes on with\n%s", c.Text)
+	}
+}
+
+// TestSocketFails: an agent whose new socket can not be made goes on answering
+// on the one of before, so that it can be told another.
+func TestSocketFails(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.serveBus()
+	a := b.serveHere()
+	for _, edit := range [][2]string{{b.path("sock"), b.path("none/sock")}, {b.path("none/sock"), b.path("sock")}} {
+		was := a.current(t.Context()).keeper
+		text := strings.Replace(was.Config().Text, edit[0], edit[1], 1)
+		if applied, err := was.Apply(t.Context(), mgmt.ConfigRequest{Text: text, Restart: true}, "test"); err != nil || !applied.Restarting {
+			t.Fatalf("%+v, %v", applied, err)
+		}
+		b.until("the next run", func() bool {
+			_, err := b.agent.Enclosure(t.Context())
+			return err == nil && a.current(t.Context()).keeper != was
+		})
+		warned := slices.ContainsFunc(b.enclosure().Warnings, func(w string) bool { return strings.Contains(w, "none/sock") })
+		if warned != strings.Contains(edit[1], "none") {
+			t.Errorf("warnings %q", b.enclosure().Warnings)
+		}
 	}
 }
 

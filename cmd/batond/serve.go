@@ -176,8 +176,13 @@ func (a *agent) run(ctx context.Context, ready func()) (end ending) {
 		endServing()
 	}, a.log)
 	a.uplink.tellTo(enc.Note)
-	a.uplink.start(ctx, f.config.Network)
+	a.uplink.start(ctx, f.config.Network, f.unsure)
 	l, err := a.listen(f.config.Socket)
+	if err != nil && a.door != nil {
+		a.log.Error("the socket of before is used", "err", err)
+		k.notes = append(k.notes, fmt.Sprintf("socket: %v; %s is used until the agent's process ends, and the next one would not start: correct 'socket'", err, a.socket))
+		l, err = a.door.open(), nil
+	}
 	if err != nil {
 		return failedWith(err)
 	}
@@ -227,14 +232,13 @@ func stoppedBy(ctx context.Context, served, ran error) string {
 // listen is the door for the next server. It stays open from one run to the
 // next, unless the socket is another one.
 func (a *agent) listen(socket string) (net.Listener, error) {
-	if a.door != nil && a.socket != socket {
-		_ = a.door.Close() // its socket goes with it
-		a.door = nil
-	}
-	if a.door == nil {
+	if a.door == nil || a.socket != socket {
 		l, err := listen(socket, a.log)
 		if err != nil {
 			return nil, err
+		}
+		if a.door != nil {
+			_ = a.door.Close() // its socket goes with it
 		}
 		a.door, a.socket = &door{l}, socket
 	}

@@ -27,6 +27,7 @@ const (
 	networkRetry   = 5 * time.Second // its interface may come later than the agent
 	defaultConfirm = 2 * time.Minute
 	maxConfirm     = 30 * time.Minute
+	confirmTimeout = 30 * time.Second // for keeping what was confirmed
 )
 
 // uplink keeps the controller's own network, and what is on trial. A trial is
@@ -41,6 +42,7 @@ type uplink struct {
 	lock chan struct{} // held while the network is changed
 
 	mu    sync.Mutex
+	begun bool // kept is known
 	kept  *config.Network
 	trial *trial
 	err   error // why kept, or what is on trial, is not in force
@@ -59,15 +61,19 @@ func newUplink(n Network, log *slog.Logger) *uplink {
 }
 
 // start brings up the network of a configuration that was kept. It does not
-// wait long: an interface that is not there yet is looked for by look.
-func (u *uplink) start(ctx context.Context, n *config.Network) {
+// wait long: an interface that is not there yet is looked for by look. Where it
+// is unsure that n is the network that was kept, one that is there stays.
+func (u *uplink) start(ctx context.Context, n *config.Network, unsure bool) {
 	u.lock <- struct{}{}
 	defer func() { <-u.lock }()
 	u.mu.Lock()
-	u.kept = n
+	stays := unsure && (u.begun || n == nil)
+	if !stays {
+		u.begun, u.kept = true, n
+	}
 	on := u.trial != nil
 	u.mu.Unlock()
-	if !on {
+	if !on && !stays {
 		_ = u.apply(ctx, n) // a warning says it, and look tries again
 	}
 }
@@ -116,9 +122,10 @@ func (u *uplink) apply(ctx context.Context, n *config.Network) error {
 	defer cancel()
 	err := u.net.Apply(short, stationOf(n))
 	u.mu.Lock()
+	was := u.err
 	u.err = err
 	u.mu.Unlock()
-	if err != nil {
+	if err != nil && (was == nil || was.Error() != err.Error()) { // it is tried again every few seconds
 		u.log.Warn("the controller's own network could not be set", "network", n.String(), "err", err)
 	}
 	return err

@@ -179,3 +179,58 @@ func TestKernelVLAN(t *testing.T) {
 		}
 	})
 }
+
+// TestOthersSecondary: the kernel takes secondary addresses away with the first
+// of their network; those of others come back.
+func TestOthersSecondary(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		b := bed{t, New(filepath.Join(t.TempDir(), "network"))}
+		a := network("eth0", "192.0.2.10/24", "192.0.2.1", 0)
+		if !b.apply(&a) {
+			return
+		}
+		eth0, err := netlink.LinkByName("eth0")
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		other, _ := netlink.ParseAddr("192.0.2.50/24")
+		if err := netlink.AddrAdd(eth0, other); err != nil {
+			t.Error(err)
+			return
+		}
+		c := network("eth0", "192.0.2.11/24", "192.0.2.1", 0)
+		b.apply(&c)
+		b.check("eth0", []string{"192.0.2.50/24", "192.0.2.11/24"}, "192.0.2.1 eth0")
+		b.apply(nil)
+		b.check("eth0", []string{"192.0.2.50/24"})
+	})
+}
+
+// TestLateInterface: eth0 comes after the agent.
+func TestLateInterface(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		eth0, _ := netlink.LinkByName("eth0")
+		if err := netlink.LinkDel(eth0); err != nil {
+			t.Error(err)
+			return
+		}
+		file := filepath.Join(t.TempDir(), "network")
+		b := bed{t, New(file)}
+		six := network("eth0", "2001:db8::10/64", "2001:db8::1", 0)
+		for range 3 {
+			if err := b.s.Apply(t.Context(), &six); err == nil {
+				t.Error("set on nothing")
+			} else {
+				t.Log(err)
+			}
+		}
+		pair := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: "far"}
+		if err := netlink.LinkAdd(pair); err != nil {
+			t.Error(err)
+			return
+		}
+		b.apply(&six)
+		b.check("eth0", []string{"2001:db8::10/64"}, "2001:db8::1 eth0")
+	})
+}

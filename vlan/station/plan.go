@@ -124,10 +124,12 @@ func plan(want *Network, set []setting, now seen) ([]step, error) {
 	return slices.Compact(steps), errors.Join(errs...)
 }
 
+func noInterface(n Network) error { return fmt.Errorf("there is no interface %s", n.Interface) }
+
 func planFor(want Network, set []setting, now seen) ([]step, error) {
 	base := now.link(want.Interface)
 	if base == nil {
-		return nil, fmt.Errorf("there is no interface %s", want.Interface)
+		return nil, noInterface(want)
 	}
 	var steps []step
 	if !base.up {

@@ -355,3 +355,24 @@ func TestDump(t *testing.T) {
 		}
 	}
 }
+
+// TestOthersVLAN: an interface that somebody else made before the port's driver
+// let this agent do it is not this agent's.
+func TestOthersVLAN(t *testing.T) {
+	f := newFake()
+	eth0 := f.now.links[1]
+	f.now.links = append(f.now.links[:1:1], f.now.links[2])
+	s := &Station{file: filepath.Join(t.TempDir(), "network"), kernel: f}
+	want := network("eth0", "192.0.2.10/24", "", 100)
+	if err := s.Apply(t.Context(), &want); err == nil || err.Error() != "there is no interface eth0" {
+		t.Errorf("without eth0: %v", err)
+	}
+	f.now.links = append(f.now.links, eth0, link{name: "eth0.100", index: 9, up: true, parent: eth0.index, vlan: 100})
+	before := "lo [127.0.0.1/8], eth1 [203.0.113.9/24], eth0 [198.51.100.5/24], eth0.100 ["
+	if err := s.Apply(t.Context(), &want); err != nil || f.shown() != before+"192.0.2.10/24]" {
+		t.Errorf("%v, %s", err, f.shown())
+	}
+	if err := s.Apply(t.Context(), nil); err != nil || f.shown() != before+"]" {
+		t.Errorf("taken away: %v, %s", err, f.shown())
+	}
+}

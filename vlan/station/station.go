@@ -119,6 +119,12 @@ func (s *Station) Apply(ctx context.Context, want *Network) error {
 			}
 			if err := s.kernel.do(st); err != nil {
 				errs = append(errs, fmt.Errorf("%s: %w", st, err))
+				continue
+			}
+			for _, back := range s.others(st, want, now) {
+				if err := s.kernel.do(back); err != nil && !errors.Is(err, fs.ErrExist) {
+					errs = append(errs, fmt.Errorf("%s, which was there before: %w", back, err))
+				}
 			}
 		}
 		if err := errors.Join(errs...); err != nil {
@@ -126,6 +132,25 @@ func (s *Station) Apply(ctx context.Context, want *Network) error {
 		}
 	}
 	return fmt.Errorf("%s does not stay set: does something else manage this interface?", want)
+}
+
+// others are the addresses of somebody else's that the kernel takes away with
+// one of ours: unless it promotes secondaries, those of the same IPv4 network
+// go with the first.
+func (s *Station) others(gone step, want *Network, now seen) []step {
+	l := now.link(gone.name)
+	if gone.op != dropAddress || !gone.address.Addr().Is4() || l == nil {
+		return nil
+	}
+	var back []step
+	for _, a := range l.addresses {
+		ours := want != nil && want.Link() == l.name && want.Address == a ||
+			slices.ContainsFunc(s.set, func(o setting) bool { return o.Link() == l.name && o.Address == a })
+		if !ours && a.Masked() == gone.address.Masked() {
+			back = append(back, step{op: addAddress, name: l.name, index: l.index, address: a})
+		}
+	}
+	return back
 }
 
 // recall reads, once, what a process before this one has set.
@@ -156,6 +181,9 @@ func (s *Station) intend(want *Network) error {
 	now, err := s.kernel.look()
 	if err != nil {
 		return err
+	}
+	if now.link(want.Interface) == nil {
+		return noInterface(*want) // who makes its VLAN's is not known yet
 	}
 	made := slices.ContainsFunc(s.set, func(o setting) bool { return o.Made && o.Link() == want.Link() })
 	s.set = append(s.set, setting{*want, made || want.VLAN != 0 && now.link(want.Link()) == nil})
