@@ -390,12 +390,24 @@ func (e *Enclosure) retryFences(ctx context.Context) {
 		}
 		short, cancel := context.WithTimeout(ctx, lockWait)
 		if err := e.acquire(short, "fence "+h.Name, true, slots...); err == nil {
-			if open, p := e.cutFrom(ctx, h, slots); open == nil {
-				e.settleEach(ctx, p, slots)
-				e.emit(Event{Kind: "fence", Host: h.Name, Text: fmt.Sprintf("%s: the cut of %v is confirmed now", h.Name, names(slots))}, slots...)
+			theirs := e.notWithOthers(h, slots)
+			if open, p := e.cutFrom(ctx, h, theirs); open == nil && len(theirs) > 0 {
+				e.settleEach(ctx, p, theirs)
+				e.emit(Event{Kind: "fence", Host: h.Name, Text: fmt.Sprintf("%s: the cut of %v is confirmed now", h.Name, names(theirs))}, theirs...)
 			}
 			e.release(slots...)
 		}
 		cancel()
 	}
+}
+
+// notWithOthers leaves out of slots, whose locks are held, those that another
+// host has: a fence that was given up while it waited did not know yet where an
+// operation would leave them.
+func (e *Enclosure) notWithOthers(h HostConfig, slots []*slot) []*slot {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(slots), func(s *slot) bool {
+		return s.st.Now.To != ee.GroupFree && s.st.Now.To != h.Group && !s.uncutFrom(h.Group)
+	})
 }
