@@ -93,3 +93,37 @@ func TestFenceGivenUpLeavesOthers(t *testing.T) {
 		}
 	})
 }
+
+// Two fences at a time on a bus that hangs, and the agent ends before either is
+// through: no record was lost by that, and whom nobody fenced keeps its slots.
+func TestTwoFencesCutShort(t *testing.T) {
+	world(t, rig.Options{Slots: 4, Buses: 2}, func(t *testing.T, r *rig.Rig) {
+		r.StartVM(rig.VM1, rig.C, "gpu0") // bus0 has the store, too
+		r.StartVM(rig.VM2, rig.A, "gpu1")
+		r.StartVM(rig.VM2, rig.B, "gpu3")
+		r.W.Bus("bus1").Inject(sim.Fault{Kind: sim.Wedged, Hold: 2 * time.Second})
+		var waits []func()
+		for _, h := range []string{rig.A, rig.B} {
+			waits = append(waits, background(func() { _, _ = r.E.Fence(r.Ctx(), h, "test") }))
+		}
+		time.Sleep(100 * time.Millisecond)
+		// What the next agent finds is what is in the chips now.
+		next := r.Fork(r.W.Snapshot())
+		defer next.Stop()
+		r.W.Bus("bus1").ClearFaults()
+		for _, w := range waits {
+			w()
+		}
+		next.W.Bus("bus1").ClearFaults()
+		next.Start(enclosure.Options{SameBoot: true})
+		next.WantHost("gpu0", rig.C)
+		if h := next.Host(rig.C); h.Fenced {
+			t.Errorf("C is fenced: %s", h.Why)
+		}
+		for _, h := range []string{rig.A, rig.B} {
+			if !next.Host(h).Fenced {
+				t.Errorf("%s is not fenced", h)
+			}
+		}
+	})
+}

@@ -33,6 +33,7 @@ type journal struct {
 	all     map[uint32]plan.Assignment // every assignment that is kept, cancelled ones too
 	nextGen uint32
 	hosts   map[string]plan.Host
+	rolled  plan.Roll  // as the store has it
 	serial  uint32     // of the latest start
 	floor   plan.Floor // no generation at or below it is given out
 }
@@ -92,24 +93,51 @@ func (e *Enclosure) hostRecord(name string, h plan.Host) record {
 }
 
 // putHost writes a change of a host. Changes have the store one after the
-// other, so that each has a serial number of its own.
+// other, so that each has a serial number of its own; and no two of them without
+// the roll between, which would read as if records had been lost.
 func (e *Enclosure) putHost(ctx context.Context, name string, h plan.Host) error {
+	done, err := e.lockHosts(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	e.mu.Lock()
+	behind := e.rolled != plan.RollOf(e.hosts)
+	e.mu.Unlock()
+	if behind {
+		if err := e.putRoll(ctx); err != nil {
+			return err
+		}
+	}
+	return e.put(ctx, nvm.Urgent, e.hostRecord(name, h))
+}
+
+// lockHosts waits until no record of hosts is being written.
+func (e *Enclosure) lockHosts(ctx context.Context) (done func(), err error) {
 	select {
 	case e.hostWrite <- struct{}{}:
+		return func() { <-e.hostWrite }, nil
 	case <-ctx.Done():
-		return ctx.Err()
+		return nil, ctx.Err()
 	}
-	defer func() { <-e.hostWrite }()
-	return e.put(ctx, nvm.Urgent, e.hostRecord(name, h))
 }
 
 // callRoll writes the roll of the hosts as they are known now, after a change
 // of one.
 func (e *Enclosure) callRoll(ctx context.Context) error {
+	done, err := e.lockHosts(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	return e.putRoll(ctx)
+}
+
+func (e *Enclosure) putRoll(ctx context.Context) error {
 	e.mu.Lock()
 	roll := plan.RollOf(e.hosts)
 	e.mu.Unlock()
-	return e.put(ctx, nvm.Urgent, record{nvm.Record{Key: plan.KeyRoll, Value: roll.Encode()}, func(*Enclosure) {}})
+	return e.put(ctx, nvm.Urgent, record{nvm.Record{Key: plan.KeyRoll, Value: roll.Encode()}, func(e *Enclosure) { e.rolled = roll }})
 }
 
 // releasedRecord marks that the VM of s no longer uses it, or with false that
@@ -411,7 +439,7 @@ func (e *Enclosure) load() (problems []string) {
 		case plan.KeyRoll:
 			r, err := plan.DecodeRoll(value)
 			if err == nil {
-				roll = &r
+				roll, e.rolled = &r, r
 			}
 			return err
 		case plan.PrefixAdopted:
