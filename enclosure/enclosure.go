@@ -106,7 +106,11 @@ func Open(ctx context.Context, cfg Config, opt Options) (*Enclosure, error) {
 	if e.problem != nil {
 		return e, ctx.Err()
 	}
-	if err := e.nameSlots(ctx); err != nil {
+	err := e.nameSlots(ctx)
+	if err == nil {
+		err = e.fenceDistrusted(ctx)
+	}
+	if err != nil {
 		e.problem = e.asError(err)
 		e.emit(Event{Kind: "store", Code: string(CodeStore), Text: e.problem.Error()})
 		return e, ctx.Err()

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -138,6 +139,44 @@ func (e *Enclosure) putRoll(ctx context.Context) error {
 	roll := plan.RollOf(e.hosts)
 	e.mu.Unlock()
 	return e.put(ctx, nvm.Urgent, record{nvm.Record{Key: plan.KeyRoll, Value: roll.Encode()}, func(e *Enclosure) { e.rolled = roll }})
+}
+
+// fenceDistrusted makes it last that nobody is believed: the next start may no
+// longer see that the store lost records. Fences that were lost had numbers too,
+// and nobody's unfence of one of those may end this one.
+func (e *Enclosure) fenceDistrusted(ctx context.Context) error {
+	done, err := e.lockHosts(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	e.mu.Lock()
+	believed := false
+	for name := range e.distrusted {
+		h, ok := e.hosts[name]
+		believed = believed || ok && !h.Fenced
+	}
+	epoch, names := uint32(0), slices.Collect(maps.Keys(e.distrusted))
+	for name, h := range e.hosts {
+		epoch, names = max(epoch, h.Epoch), append(names, name)
+	}
+	// Two ahead: cut short before the roll, this reads as lost records again.
+	serial := max(e.rolled.Serial, plan.RollOf(e.hosts).Serial) + 1
+	e.mu.Unlock()
+	if !believed {
+		return nil
+	}
+	slices.Sort(names)
+	for _, name := range slices.Compact(names) {
+		serial++
+		h := plan.Host{Fenced: true, Epoch: uint32(min(uint64(epoch)+plan.LostGap, math.MaxUint32)), Serial: serial}
+		r := record{nvm.Record{Key: plan.PrefixHost + name, Value: h.Encode()}, func(e *Enclosure) { e.hosts[name] = h }}
+		if err := e.put(ctx, nvm.Urgent, r); err != nil {
+			return err
+		}
+		e.emit(Event{Kind: "fence", Host: name, Text: fmt.Sprintf("%s: fence %d recorded, since the store lost records: baton unfence %s when it may take part", name, h.Epoch, name)})
+	}
+	return e.putRoll(ctx)
 }
 
 // releasedRecord marks that the VM of s no longer uses it, or with false that

@@ -202,6 +202,11 @@ func (e *Enclosure) settle(ctx context.Context, s *slot) {
 			e.distrustAll()
 		}
 		e.mu.Unlock()
+		// Once it is adopted nothing tells of it any more.
+		if err := e.fenceDistrusted(ctx); err != nil {
+			e.setFault(s, e.asError(err))
+			return
+		}
 		adopt(taken, plan.WhyStoreLost,
 			fmt.Sprintf("the store had lost the assignment to group %d; taken from the config block, memory void", page.Group))
 	case st.Known() && page == nil && isBlockError(s.pageErr) && len(e.report.Lost) > 0:

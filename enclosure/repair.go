@@ -70,7 +70,11 @@ func (e *Enclosure) checkNVM(ctx context.Context, held []*slot) plan.Checked {
 		in.Hosts = append(in.Hosts, h.Name)
 	}
 	e.mu.Lock()
-	in.Distrusted = slices.Sorted(maps.Keys(e.distrusted))
+	for _, h := range slices.Sorted(maps.Keys(e.distrusted)) {
+		if !e.hosts[h].Fenced {
+			in.Distrusted = append(in.Distrusted, h)
+		}
+	}
 	for _, p := range e.report.Lost {
 		if slices.Contains(e.report.Cleared, p) {
 			in.Gone++

@@ -47,7 +47,7 @@ func (e *Enclosure) Status(ctx context.Context) Status {
 		switch {
 		case fenced && !known:
 			hs.Why = "never unfenced since the store was formatted"
-		case fenced && !rec.Fenced:
+		case e.distrusted[h.Name]:
 			hs.Why = "the store lost records at the last start; nobody is believed until unfenced"
 		case fenced && len(e.pending[h.Name]) > 0:
 			hs.Why = fmt.Sprintf("the cut of %v is not confirmed yet", names(e.pending[h.Name]))
