@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"baton/ee"
@@ -193,7 +194,7 @@ func (e *Enclosure) RepairNVM(ctx context.Context, token string, format bool, by
 		}
 	}
 	report := reportOf(c)
-	report.Restart, err = e.mendStore(context.WithoutCancel(ctx), repair, c.Blocks)
+	report.Restart, err = e.mendStore(context.WithoutCancel(ctx), repair, c.Blocks, release)
 	if err != nil {
 		known := &Error{
 			Code: CodeStore, Where: e.cfg.Store.Name, What: "the repair did not come to its end", Err: err,
@@ -254,7 +255,7 @@ func (e *Enclosure) agreed(ctx context.Context, token string) (c plan.Checked, r
 		e.release(e.slots...)
 		return c, nil, stale
 	}
-	return c, func() { e.release(e.slots...) }, nil
+	return c, sync.OnceFunc(func() { e.release(e.slots...) }), nil
 }
 
 func (e *Enclosure) storeSequence() uint32 {
@@ -274,8 +275,10 @@ func (e *Enclosure) generations() string {
 }
 
 // mendStore does r to the store. restart tells that what the agent knows of the
-// store is no longer true: from here on it refuses changes.
-func (e *Enclosure) mendStore(ctx context.Context, r nvm.Repair, blocks bool) (restart bool, err error) {
+// store is no longer true: from here on it refuses changes. Either way no slot
+// needs to stay as it is any more, and no cut waits for the pages: release lets
+// go of them.
+func (e *Enclosure) mendStore(ctx context.Context, r nvm.Repair, blocks bool, release func()) (restart bool, err error) {
 	restart = blocks || e.store == nil || len(r.Batches) > 0
 	if restart {
 		e.mu.Lock()
@@ -293,6 +296,7 @@ func (e *Enclosure) mendStore(ctx context.Context, r nvm.Repair, blocks bool) (r
 			}
 		}()
 	}
+	release()
 	if e.store != nil {
 		return restart, e.store.Mend(ctx, r)
 	}

@@ -602,3 +602,33 @@ func TestRepairCuts(t *testing.T) {
 		})
 	}
 }
+
+// A repair that only makes pages good reads all of the store once more: no fence
+// waits for that, nor is one refused.
+func TestRepairKeepsNobodyWaiting(t *testing.T) {
+	world(t, rig.Options{}, func(t *testing.T, r *rig.Rig) {
+		running(t, r)
+		r.W.Chip("store").Poke(64, bytes.Repeat([]byte{0x5a}, 64))
+		token := checkNVM(t, r).Token
+		done := background(func() {
+			if rep, err := r.E.RepairNVM(r.Ctx(), token, false, "test"); err != nil || rep.Restart {
+				t.Errorf("RepairNVM = %+v, %v", rep, err)
+			}
+		})
+		for eventsOf(r, "repair") == nil {
+			time.Sleep(time.Millisecond)
+		}
+		time.Sleep(50 * time.Millisecond)
+		began := time.Now()
+		fenced := background(func() { r.Fence(rig.A) })
+		for r.W.Server(rig.A).Reach("gpu0") && time.Since(began) < time.Minute {
+			time.Sleep(time.Millisecond)
+		}
+		if d := time.Since(began); d > 60*time.Millisecond {
+			t.Errorf("A reached gpu0 for %v after its fence, during a repair", d)
+		}
+		fenced()
+		done()
+		wantClean(t, r)
+	})
+}
