@@ -359,6 +359,7 @@ func (s *slot) newRoot(a plan.Assignment) {
 		if prior.ID == a.ID && prior.Gen == s.st.Root {
 			s.st.Root = s.rootBefore
 		}
+	case a.Gen < s.st.Root: // another slot was found to have had it too
 	case !a.Preserve || prior.VM != a.VM:
 		s.rootBefore, s.st.Root = s.st.Root, a.Gen
 	}

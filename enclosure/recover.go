@@ -243,7 +243,7 @@ func (e *Enclosure) knows(a *plan.Assignment, index int) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	other, ok := e.all[a.Gen]
-	taken := slices.ContainsFunc(e.slots, func(s *slot) bool {
+	taken := other.FromBlock() || slices.ContainsFunc(e.slots, func(s *slot) bool {
 		ev := s.st.Evidence
 		return ev != nil && ev.Gen == a.Gen && ev.Why == plan.WhyStoreLost
 	})

@@ -632,3 +632,52 @@ func TestRepairKeepsNobodyWaiting(t *testing.T) {
 		wantClean(t, r)
 	})
 }
+
+// As TestLostAssignmentOfASet, and one of the slots answers only when the other
+// has been used for long: what is known of the set by then is not from a block
+// any more, and still the slot does not go back to who had it before.
+func TestLostAssignmentOfASetLater(t *testing.T) {
+	for _, held := range []bool{false, true} {
+		t.Run(fmt.Sprintf("held %v", held), func(t *testing.T) {
+			world(t, rig.Options{Slots: 2, Buses: 2}, func(t *testing.T, r *rig.Rig) {
+				running(t, r)
+				r.Move(rig.VM1, rig.B)
+				if held {
+					if err := r.E.Release(r.Ctx(), enclosure.ReleaseRequest{VM: rig.VM1, Mode: enclosure.ReleaseHold}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				gen := r.Gen("gpu0")
+				r.Stop()
+				spoilRecord(t, r, plan.Assignment{Gen: gen.Counter}.Key())
+				stop := r.W.Bus("bus1").Inject(sim.Fault{Kind: sim.NACKAddr, Addr: 0x61})
+				r.Start(enclosure.Options{SameBoot: true})
+				r.Run()
+				if r.SlotStatus("gpu1").Problem == "" {
+					t.Fatal("gpu1 answers")
+				}
+				if held {
+					r.StartVM(rig.VM1, rig.C, "gpu0")
+				} else {
+					r.StartVM(rig.VM1, rig.B, "gpu0")
+				}
+				stop()
+				for range 5000 {
+					time.Sleep(time.Millisecond)
+					for _, h := range []string{rig.A, rig.C} {
+						if r.W.Server(h).Reach("gpu1") {
+							t.Fatalf("%s reaches gpu1", h)
+						}
+					}
+				}
+				s := r.SlotStatus("gpu1")
+				if s.Generation.Counter < gen.Counter || s.Memory.Preserved == plan.Yes || s.Host == rig.A {
+					t.Errorf("gpu1 = %+v; its block had %s", s, gen)
+				}
+				if s := r.SlotStatus("gpu0"); s.Flag != plan.Spent {
+					t.Errorf("gpu0 = %+v", s)
+				}
+			})
+		})
+	}
+}
