@@ -110,6 +110,9 @@ func Open(ctx context.Context, cfg Config, opt Options) (*Enclosure, error) {
 	if err == nil {
 		err = e.fenceDistrusted(ctx)
 	}
+	if err == nil {
+		err = e.passLost(ctx)
+	}
 	if err != nil {
 		e.problem = e.asError(err)
 		e.emit(Event{Kind: "store", Code: string(CodeStore), Text: e.problem.Error()})

@@ -214,3 +214,33 @@ func TestFloorKilled(t *testing.T) {
 		})
 	}
 }
+
+// The page with the floor is lost, and nothing was assigned above it yet.
+func TestLostFloor(t *testing.T) {
+	for _, sameBoot := range []bool{false, true} {
+		world(t, rig.Options{Slots: 2}, func(t *testing.T, r *rig.Rig) {
+			running(t, r)
+			gen := r.Gen("gpu0")
+			gen.Counter += 1000
+			if _, err := r.E.Raise(r.Ctx(), enclosure.Floor{Slots: map[string]ee.Generation{"gpu0": gen}}, false, "test"); err != nil {
+				t.Fatal(err)
+			}
+			for range 4 { // so that the page is not where a write may have been under way
+				r.Fence(rig.C)
+			}
+			r.Stop()
+			spoilRecord(t, r, plan.KeyFloor)
+			for range 2 {
+				r.Start(enclosure.Options{SameBoot: sameBoot})
+				time.Sleep(5 * time.Millisecond)
+				r.WantHost("gpu0", rig.A)
+				r.Stop()
+			}
+			r.Start(enclosure.Options{SameBoot: true})
+			r.Move(rig.VM1, rig.B)
+			if g := r.Gen("gpu0"); g.Counter <= gen.Counter {
+				t.Errorf("same boot %v: generation %s; the backup knew %s", sameBoot, g, gen)
+			}
+		})
+	}
+}
