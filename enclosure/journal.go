@@ -384,6 +384,9 @@ func (e *Enclosure) prune() {
 	if len(e.all) <= keptMoves+2*len(e.slots)+keptSlack {
 		return
 	}
+	if e.memory.frozen {
+		return // what slots there are is not known
+	}
 	needed := map[uint32]bool{}
 	for _, s := range e.slots {
 		needed[s.st.Root], needed[s.rootBefore] = true, true

@@ -335,6 +335,41 @@ func TestFrozenStatusCutsNobody(t *testing.T) {
 	})
 }
 
+// What a frozen agent does not know slots of, it keeps all the same.
+func TestFrozenKeepsRecords(t *testing.T) {
+	world(t, rig.Options{Slots: 2}, func(t *testing.T, r *rig.Rig) {
+		running(t, r)
+		for range 50 {
+			r.Move(rig.VM1, rig.B)
+			r.Move(rig.VM1, rig.A)
+		}
+		r.WantVerdict("gpu0", plan.Yes)
+		r.Stop()
+		real := r.Config
+		seed := real.Slots[0]
+		seed.Name = "seed"
+		r.Config.Hosts, r.Config.VMs, r.Config.Slots = nil, nil, []enclosure.SlotConfig{seed}
+		m := mounted(t, r, true)
+		m.Freeze(&enclosure.Error{Code: enclosure.CodeBadConfig, What: "the configuration in the store can not be used"})
+		r.Start(enclosure.Options{SameBoot: true, Memory: m})
+		for v := range 40 {
+			if err := r.E.Keep(r.Ctx(), config(uint32(v+1), 20)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r.Stop()
+		r.Config = real
+		quiet(t, r, func() {
+			r.Start(enclosure.Options{SameBoot: true})
+			time.Sleep(5 * time.Millisecond)
+		})
+		for _, n := range []string{"gpu0", "gpu1"} {
+			r.WantHost(n, rig.A)
+			r.WantVerdict(n, plan.Yes)
+		}
+	})
+}
+
 func TestFreezeNeedsAStore(t *testing.T) {
 	m := enclosure.Mount(t.Context(), enclosure.StoreConfig{Name: "x", Problem: errors.New("no bus")}, enclosure.Options{})
 	m.Freeze(&enclosure.Error{Code: enclosure.CodeBadConfig, What: "frozen"})
