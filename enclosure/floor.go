@@ -51,7 +51,16 @@ func (e *Enclosure) Raise(ctx context.Context, f Floor, dry bool, by string) ([]
 	if problem := e.storeProblem(); problem != nil {
 		return nil, e.refused(by, problem)
 	}
+	if !dry {
+		// What is being assigned has a generation already, perhaps one of the backup's.
+		if err := e.acquire(ctx, "restore", false, e.slots...); err != nil {
+			return nil, e.refused(by, err)
+		}
+	}
 	words, err := e.raiseGenerations(ctx, f, dry)
+	if !dry {
+		e.release(e.slots...)
+	}
 	if err != nil {
 		return words, e.refused(by, err)
 	}

@@ -244,3 +244,21 @@ func TestLostFloor(t *testing.T) {
 		})
 	}
 }
+
+// What is being assigned while a floor is raised has a generation that the backup
+// may know: either the one or the other is refused.
+func TestRaiseMeetsMove(t *testing.T) {
+	sweep(t, rig.Options{}, 30*time.Millisecond, time.Millisecond, func(t *testing.T, r *rig.Rig, at time.Duration) {
+		running(t, r)
+		gen := r.Gen("gpu0")
+		gen.Counter += 1000
+		moved := background(func() { _, _ = r.E.Move(r.Ctx(), r.Request(rig.VM1, rig.B)) })
+		time.Sleep(at)
+		_, err := r.E.Raise(r.Ctx(), enclosure.Floor{Slots: map[string]ee.Generation{"gpu0": gen}}, false, "test")
+		before := r.Gen("gpu0")
+		moved()
+		if now := r.Gen("gpu0"); err == nil && now != before && now.Counter <= gen.Counter {
+			t.Errorf("at %v: moved to generation %s under a floor of %s", at, now, gen)
+		}
+	})
+}
