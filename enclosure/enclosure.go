@@ -106,7 +106,14 @@ func Open(ctx context.Context, cfg Config, opt Options) (*Enclosure, error) {
 	if e.problem != nil {
 		return e, ctx.Err()
 	}
-	if err := e.nameSlots(ctx); err != nil {
+	err := e.nameSlots(ctx)
+	if err == nil {
+		err = e.fenceDistrusted(ctx)
+	}
+	if err == nil {
+		err = e.passLost(ctx)
+	}
+	if err != nil {
 		e.problem = e.asError(err)
 		e.emit(Event{Kind: "store", Code: string(CodeStore), Text: e.problem.Error()})
 		return e, ctx.Err()
@@ -119,7 +126,7 @@ func Open(ctx context.Context, cfg Config, opt Options) (*Enclosure, error) {
 func cryptoRandom(p []byte) { rand.Read(p) }
 
 // distrustAll makes every host count as fenced, also those that the
-// configuration does not name today. recordDistrust must follow it.
+// configuration does not name today. fenceDistrusted must follow it.
 func (e *Enclosure) distrustAll() {
 	for _, h := range e.roster.Load().hosts {
 		e.distrusted[h.Name] = true

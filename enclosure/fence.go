@@ -39,6 +39,7 @@ func (e *Enclosure) fence(ctx context.Context, host string, above uint32, by str
 	if err := e.putHost(context.WithoutCancel(ctx), host, rec); err != nil {
 		return Fenced{}, e.refused(by, err)
 	}
+	rec, _ = e.fenced(host)
 	e.emit(Event{Kind: "fence", Host: host, Text: fmt.Sprintf("%s: fence %d recorded, cutting", host, rec.Epoch), By: by})
 	e.mu.Lock()
 	e.counts.Fences++
@@ -110,53 +111,6 @@ func (e *Enclosure) Unfence(ctx context.Context, host string, epoch uint32, by s
 	e.mu.Unlock()
 	e.emit(Event{Kind: "unfence", Host: host, Text: host + ": unfenced", By: by})
 	return nil
-}
-
-// recordDistrust fences in the store the hosts that are not believed: the
-// unfence of one host writes a roll that is complete again, by which the next
-// start would believe the store of all others. No slot's lock is held: a fence
-// that waits for one has its host's.
-func (e *Enclosure) recordDistrust(ctx context.Context) {
-	e.mu.Lock()
-	var names []string
-	for name := range e.distrusted {
-		if h, known := e.hosts[name]; known && !h.Fenced {
-			names = append(names, name)
-		}
-	}
-	e.mu.Unlock()
-	if len(names) == 0 {
-		return
-	}
-	slices.Sort(names)
-	for _, name := range names {
-		if err := e.distrust(ctx, name); err != nil {
-			e.emit(Event{Kind: "store", Host: name, Text: fmt.Sprintf("%s counts as fenced, but that is not recorded yet: %v", name, err)})
-			return // Run goes on with it
-		}
-	}
-	if err := e.callRoll(ctx); err != nil {
-		e.emit(Event{Kind: "store", Text: fmt.Sprintf("the roll of hosts: %v", err)})
-		return
-	}
-	e.emit(Event{Kind: "fence", Text: fmt.Sprintf("%v: recorded as fenced, since the store lost records", names)})
-}
-
-func (e *Enclosure) distrust(ctx context.Context, host string) error {
-	done, err := e.lockHost(ctx, host)
-	if err != nil {
-		return err
-	}
-	defer done()
-	e.mu.Lock()
-	rec, still := e.hosts[host], e.distrusted[host]
-	e.mu.Unlock()
-	if !still || rec.Fenced {
-		return nil
-	}
-	rec.Fenced = true
-	rec.Epoch++
-	return e.putHost(ctx, host, rec)
 }
 
 // lockHost waits until no other fence or unfence of host is under way.
@@ -437,12 +391,24 @@ func (e *Enclosure) retryFences(ctx context.Context) {
 		}
 		short, cancel := context.WithTimeout(ctx, lockWait)
 		if err := e.acquire(short, "fence "+h.Name, true, slots...); err == nil {
-			if open, p := e.cutFrom(ctx, h, slots); open == nil {
-				e.settleEach(ctx, p, slots)
-				e.emit(Event{Kind: "fence", Host: h.Name, Text: fmt.Sprintf("%s: the cut of %v is confirmed now", h.Name, names(slots))}, slots...)
+			theirs := e.notWithOthers(h, slots)
+			if open, p := e.cutFrom(ctx, h, theirs); open == nil && len(theirs) > 0 {
+				e.settleEach(ctx, p, theirs)
+				e.emit(Event{Kind: "fence", Host: h.Name, Text: fmt.Sprintf("%s: the cut of %v is confirmed now", h.Name, names(theirs))}, theirs...)
 			}
 			e.release(slots...)
 		}
 		cancel()
 	}
+}
+
+// notWithOthers leaves out of slots, whose locks are held, those that another
+// host has: a fence that was given up while it waited did not know yet where an
+// operation would leave them.
+func (e *Enclosure) notWithOthers(h HostConfig, slots []*slot) []*slot {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(slots), func(s *slot) bool {
+		return s.st.Now.To != ee.GroupFree && s.st.Now.To != h.Group && !s.uncutFrom(h.Group)
+	})
 }

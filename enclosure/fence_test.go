@@ -1,6 +1,7 @@
 package enclosure_test
 
 import (
+	"context"
 	"slices"
 	"testing"
 	"time"
@@ -45,4 +46,84 @@ func TestFenceCutsWhatIsFree(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A fence whose caller no longer waits goes on by itself. A slot that another
+// operation had at that time, and that is with another host, is none of its.
+func TestFenceGivenUpLeavesOthers(t *testing.T) {
+	world(t, rig.Options{Slots: 2}, func(t *testing.T, r *rig.Rig) {
+		r.Run()
+		r.Unfence(rig.A)
+		r.Unfence(rig.B)
+		r.StartVM(rig.VM1, rig.A, "gpu0")
+		r.StartVM(rig.VM1, rig.B, "gpu1")
+		if !r.W.Server(rig.B).Reach("gpu1") {
+			t.Fatal("gpu1 is not with B")
+		}
+		gen := r.Gen("gpu1")
+		resets := r.Verdict("gpu1").Now.Resets
+		// It takes 0.1 s and more to look who is in a slot, and then it is refused.
+		looked := background(func() { _, _ = r.E.Adopt(r.Ctx(), "gpu1", "stale", "test") })
+		time.Sleep(time.Millisecond)
+		short, cancel := context.WithTimeout(r.Ctx(), 5*time.Millisecond)
+		_, err := r.E.Fence(short, rig.A, "test")
+		cancel()
+		looked()
+		wantCode(t, err, enclosure.CodeBusy)
+		lost := time.Duration(0)
+		for range 5000 {
+			time.Sleep(time.Millisecond)
+			if !r.W.Server(rig.B).Reach("gpu1") {
+				lost += time.Millisecond
+			}
+		}
+		if lost > 0 {
+			t.Errorf("B lost gpu1 for %v, since A was fenced", lost)
+		}
+		if v := r.Verdict("gpu1"); v.Now.Resets != resets {
+			t.Errorf("gpu1 was reset: %d, was %d", v.Now.Resets, resets)
+		}
+		if got := r.Gen("gpu1"); got != gen {
+			t.Errorf("gpu1 has generation %s, had %s", got, gen)
+		}
+		r.WantHost("gpu0", "")
+		r.WantHost("gpu1", rig.B)
+		if h := r.Host(rig.A); h.Why != "" {
+			t.Errorf("A: %s", h.Why)
+		}
+	})
+}
+
+// Two fences at a time on a bus that hangs, and the agent ends before either is
+// through: no record was lost by that, and whom nobody fenced keeps its slots.
+func TestTwoFencesCutShort(t *testing.T) {
+	world(t, rig.Options{Slots: 4, Buses: 2}, func(t *testing.T, r *rig.Rig) {
+		r.StartVM(rig.VM1, rig.C, "gpu0") // bus0 has the store, too
+		r.StartVM(rig.VM2, rig.A, "gpu1")
+		r.StartVM(rig.VM2, rig.B, "gpu3")
+		r.W.Bus("bus1").Inject(sim.Fault{Kind: sim.Wedged, Hold: 2 * time.Second})
+		var waits []func()
+		for _, h := range []string{rig.A, rig.B} {
+			waits = append(waits, background(func() { _, _ = r.E.Fence(r.Ctx(), h, "test") }))
+		}
+		time.Sleep(100 * time.Millisecond)
+		// What the next agent finds is what is in the chips now.
+		next := r.Fork(r.W.Snapshot())
+		defer next.Stop()
+		r.W.Bus("bus1").ClearFaults()
+		for _, w := range waits {
+			w()
+		}
+		next.W.Bus("bus1").ClearFaults()
+		next.Start(enclosure.Options{SameBoot: true})
+		next.WantHost("gpu0", rig.C)
+		if h := next.Host(rig.C); h.Fenced {
+			t.Errorf("C is fenced: %s", h.Why)
+		}
+		for _, h := range []string{rig.A, rig.B} {
+			if !next.Host(h).Fenced {
+				t.Errorf("%s is not fenced", h)
+			}
+		}
+	})
 }

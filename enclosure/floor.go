@@ -51,7 +51,16 @@ func (e *Enclosure) Raise(ctx context.Context, f Floor, dry bool, by string) ([]
 	if problem := e.storeProblem(); problem != nil {
 		return nil, e.refused(by, problem)
 	}
+	if !dry {
+		// What is being assigned has a generation already, perhaps one of the backup's.
+		if err := e.acquire(ctx, "restore", false, e.slots...); err != nil {
+			return nil, e.refused(by, err)
+		}
+	}
 	words, err := e.raiseGenerations(ctx, f, dry)
+	if !dry {
+		e.release(e.slots...)
+	}
 	if err != nil {
 		return words, e.refused(by, err)
 	}
@@ -119,6 +128,23 @@ func (e *Enclosure) raiseGenerations(ctx context.Context, f Floor, dry bool) (wo
 		return words, nil
 	}
 	return words, e.put(context.WithoutCancel(ctx), nvm.Urgent, e.floorRecord(floor))
+}
+
+// passLost leaves out the generations that lost records may have told of, a
+// backup's floor above all: the next start may no longer see that any were lost.
+func (e *Enclosure) passLost(ctx context.Context) error {
+	e.mu.Lock()
+	var assigned uint32
+	for gen := range e.all {
+		assigned = max(assigned, gen)
+	}
+	floor := plan.Floor{Incarnation: e.inc, Counter: assigned + plan.LostGap}
+	due := len(e.report.Lost) > 0 && assigned < floorMax && floor.Counter > e.floor.Counter
+	e.mu.Unlock()
+	if !due {
+		return nil
+	}
+	return e.put(ctx, nvm.Urgent, e.floorRecord(floor))
 }
 
 func (e *Enclosure) floorNow() uint32 {

@@ -214,3 +214,51 @@ func TestFloorKilled(t *testing.T) {
 		})
 	}
 }
+
+// The page with the floor is lost, and nothing was assigned above it yet.
+func TestLostFloor(t *testing.T) {
+	for _, sameBoot := range []bool{false, true} {
+		world(t, rig.Options{Slots: 2}, func(t *testing.T, r *rig.Rig) {
+			running(t, r)
+			gen := r.Gen("gpu0")
+			gen.Counter += 1000
+			if _, err := r.E.Raise(r.Ctx(), enclosure.Floor{Slots: map[string]ee.Generation{"gpu0": gen}}, false, "test"); err != nil {
+				t.Fatal(err)
+			}
+			for range 4 { // so that the page is not where a write may have been under way
+				r.Fence(rig.C)
+			}
+			r.Stop()
+			spoilRecord(t, r, plan.KeyFloor)
+			for range 2 {
+				r.Start(enclosure.Options{SameBoot: sameBoot})
+				time.Sleep(5 * time.Millisecond)
+				r.WantHost("gpu0", rig.A)
+				r.Stop()
+			}
+			r.Start(enclosure.Options{SameBoot: true})
+			r.Move(rig.VM1, rig.B)
+			if g := r.Gen("gpu0"); g.Counter <= gen.Counter {
+				t.Errorf("same boot %v: generation %s; the backup knew %s", sameBoot, g, gen)
+			}
+		})
+	}
+}
+
+// What is being assigned while a floor is raised has a generation that the backup
+// may know: either the one or the other is refused.
+func TestRaiseMeetsMove(t *testing.T) {
+	sweep(t, rig.Options{}, 30*time.Millisecond, time.Millisecond, func(t *testing.T, r *rig.Rig, at time.Duration) {
+		running(t, r)
+		gen := r.Gen("gpu0")
+		gen.Counter += 1000
+		moved := background(func() { _, _ = r.E.Move(r.Ctx(), r.Request(rig.VM1, rig.B)) })
+		time.Sleep(at)
+		_, err := r.E.Raise(r.Ctx(), enclosure.Floor{Slots: map[string]ee.Generation{"gpu0": gen}}, false, "test")
+		before := r.Gen("gpu0")
+		moved()
+		if now := r.Gen("gpu0"); err == nil && now != before && now.Counter <= gen.Counter {
+			t.Errorf("at %v: moved to generation %s under a floor of %s", at, now, gen)
+		}
+	})
+}

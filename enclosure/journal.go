@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -33,6 +34,7 @@ type journal struct {
 	all     map[uint32]plan.Assignment // every assignment that is kept, cancelled ones too
 	nextGen uint32
 	hosts   map[string]plan.Host
+	rolled  plan.Roll  // as the store has it
 	serial  uint32     // of the latest start
 	floor   plan.Floor // no generation at or below it is given out
 }
@@ -92,24 +94,100 @@ func (e *Enclosure) hostRecord(name string, h plan.Host) record {
 }
 
 // putHost writes a change of a host. Changes have the store one after the
-// other, so that each has a serial number of its own.
+// other, so that each has a serial number of its own; and no two of them without
+// the roll between, which would read as if records had been lost.
 func (e *Enclosure) putHost(ctx context.Context, name string, h plan.Host) error {
+	done, err := e.lockHosts(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	e.mu.Lock()
+	behind, now := e.rolled != plan.RollOf(e.hosts), e.hosts[name]
+	e.mu.Unlock()
+	// The caller has looked before it got here, and that nobody is believed may
+	// have been recorded since.
+	switch {
+	case !h.Fenced && h.Epoch != now.Epoch:
+		return &Error{
+			Code: CodeStaleUnfence, What: fmt.Sprintf("%s was fenced again: its fence is %d, not %d", name, now.Epoch, h.Epoch),
+			State: "it stays fenced", Next: "find out why ('baton log'), then unfence that fence",
+		}
+	case h.Fenced && h.Epoch <= now.Epoch:
+		h.Epoch = now.Epoch + 1
+	}
+	if behind {
+		if err := e.putRoll(ctx); err != nil {
+			return err
+		}
+	}
+	return e.put(ctx, nvm.Urgent, e.hostRecord(name, h))
+}
+
+// lockHosts waits until no record of hosts is being written.
+func (e *Enclosure) lockHosts(ctx context.Context) (done func(), err error) {
 	select {
 	case e.hostWrite <- struct{}{}:
+		return func() { <-e.hostWrite }, nil
 	case <-ctx.Done():
-		return ctx.Err()
+		return nil, ctx.Err()
 	}
-	defer func() { <-e.hostWrite }()
-	return e.put(ctx, nvm.Urgent, e.hostRecord(name, h))
 }
 
 // callRoll writes the roll of the hosts as they are known now, after a change
 // of one.
 func (e *Enclosure) callRoll(ctx context.Context) error {
+	done, err := e.lockHosts(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	return e.putRoll(ctx)
+}
+
+func (e *Enclosure) putRoll(ctx context.Context) error {
 	e.mu.Lock()
 	roll := plan.RollOf(e.hosts)
 	e.mu.Unlock()
-	return e.put(ctx, nvm.Urgent, record{nvm.Record{Key: plan.KeyRoll, Value: roll.Encode()}, func(*Enclosure) {}})
+	return e.put(ctx, nvm.Urgent, record{nvm.Record{Key: plan.KeyRoll, Value: roll.Encode()}, func(e *Enclosure) { e.rolled = roll }})
+}
+
+// fenceDistrusted makes it last that nobody is believed: the next start may no
+// longer see that the store lost records. Fences that were lost had numbers too,
+// and nobody's unfence of one of those may end this one.
+func (e *Enclosure) fenceDistrusted(ctx context.Context) error {
+	done, err := e.lockHosts(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	e.mu.Lock()
+	believed := false
+	for name := range e.distrusted {
+		h, ok := e.hosts[name]
+		believed = believed || ok && !h.Fenced
+	}
+	epoch, names := uint32(0), slices.Collect(maps.Keys(e.distrusted))
+	for name, h := range e.hosts {
+		epoch, names = max(epoch, h.Epoch), append(names, name)
+	}
+	// Two ahead: cut short before the roll, this reads as lost records again.
+	serial := max(e.rolled.Serial, plan.RollOf(e.hosts).Serial) + 1
+	e.mu.Unlock()
+	if !believed {
+		return nil
+	}
+	slices.Sort(names)
+	for _, name := range slices.Compact(names) {
+		serial++
+		h := plan.Host{Fenced: true, Epoch: uint32(min(uint64(epoch)+plan.LostGap, math.MaxUint32)), Serial: serial}
+		r := record{nvm.Record{Key: plan.PrefixHost + name, Value: h.Encode()}, func(e *Enclosure) { e.hosts[name] = h }}
+		if err := e.put(ctx, nvm.Urgent, r); err != nil {
+			return err
+		}
+		e.emit(Event{Kind: "fence", Host: name, Text: fmt.Sprintf("%s: fence %d recorded, since the store lost records: baton unfence %s when it may take part", name, h.Epoch, name)})
+	}
+	return e.putRoll(ctx)
 }
 
 // releasedRecord marks that the VM of s no longer uses it, or with false that
@@ -292,6 +370,7 @@ func (s *slot) newRoot(a plan.Assignment) {
 		if prior.ID == a.ID && prior.Gen == s.st.Root {
 			s.st.Root = s.rootBefore
 		}
+	case a.Gen < s.st.Root: // another slot was found to have had it too
 	case !a.Preserve || prior.VM != a.VM:
 		s.rootBefore, s.st.Root = s.st.Root, a.Gen
 	}
@@ -315,6 +394,9 @@ func (e *Enclosure) fold(s *slot) {
 func (e *Enclosure) prune() {
 	if len(e.all) <= keptMoves+2*len(e.slots)+keptSlack {
 		return
+	}
+	if e.memory.frozen {
+		return // what slots there are is not known
 	}
 	needed := map[uint32]bool{}
 	for _, s := range e.slots {
@@ -411,7 +493,7 @@ func (e *Enclosure) load() (problems []string) {
 		case plan.KeyRoll:
 			r, err := plan.DecodeRoll(value)
 			if err == nil {
-				roll = &r
+				roll, e.rolled = &r, r
 			}
 			return err
 		case plan.PrefixAdopted:

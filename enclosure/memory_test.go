@@ -308,6 +308,68 @@ func TestLostConfiguration(t *testing.T) {
 	})
 }
 
+// The hosts of a frozen agent are a seed's: one of them may have a group under
+// the MAC of a card that is long gone. Who asks for status must not cut by it.
+func TestFrozenStatusCutsNobody(t *testing.T) {
+	world(t, rig.Options{Slots: 2}, func(t *testing.T, r *rig.Rig) {
+		running(t, r)
+		r.Stop()
+		old := ee.MAC{2, 0, 0, 0, 0, 99}
+		r.Config.Hosts = []enclosure.HostConfig{{Name: "seed", Group: rig.GroupA, MAC: old}}
+		r.Config.VMs = nil
+		quiet(t, r, func() {
+			m := mounted(t, r, true)
+			m.Freeze(&enclosure.Error{Code: enclosure.CodeBadConfig, What: "the configuration in the store can not be used"})
+			r.Start(enclosure.Options{SameBoot: true, Memory: m})
+			r.Run()
+			for range 5 {
+				time.Sleep(3 * time.Second)
+				r.E.Status(r.Ctx())
+			}
+		})
+		for _, n := range []string{"gpu0", "gpu1"} {
+			if !r.W.Server(rig.A).Reach(n) {
+				t.Errorf("%s lost its link", n)
+			}
+		}
+	})
+}
+
+// What a frozen agent does not know slots of, it keeps all the same.
+func TestFrozenKeepsRecords(t *testing.T) {
+	world(t, rig.Options{Slots: 2}, func(t *testing.T, r *rig.Rig) {
+		running(t, r)
+		for range 50 {
+			r.Move(rig.VM1, rig.B)
+			r.Move(rig.VM1, rig.A)
+		}
+		r.WantVerdict("gpu0", plan.Yes)
+		r.Stop()
+		real := r.Config
+		seed := real.Slots[0]
+		seed.Name = "seed"
+		r.Config.Hosts, r.Config.VMs, r.Config.Slots = nil, nil, []enclosure.SlotConfig{seed}
+		m := mounted(t, r, true)
+		m.Freeze(&enclosure.Error{Code: enclosure.CodeBadConfig, What: "the configuration in the store can not be used"})
+		r.Start(enclosure.Options{SameBoot: true, Memory: m})
+		for v := range 40 {
+			if err := r.E.Keep(r.Ctx(), config(uint32(v+1), 20)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r.Stop()
+		r.Config = real
+		quiet(t, r, func() {
+			r.Start(enclosure.Options{SameBoot: true})
+			time.Sleep(5 * time.Millisecond)
+		})
+		for _, n := range []string{"gpu0", "gpu1"} {
+			r.WantHost(n, rig.A)
+			r.WantVerdict(n, plan.Yes)
+		}
+	})
+}
+
 func TestFreezeNeedsAStore(t *testing.T) {
 	m := enclosure.Mount(t.Context(), enclosure.StoreConfig{Name: "x", Problem: errors.New("no bus")}, enclosure.Options{})
 	m.Freeze(&enclosure.Error{Code: enclosure.CodeBadConfig, What: "frozen"})

@@ -33,7 +33,6 @@ func (e *Enclosure) recoverAll(ctx context.Context, suspect bool) {
 			e.settle(ctx, s)
 		}
 	}
-	e.recordDistrust(ctx)
 	for _, h := range e.roster.Load().hosts {
 		if _, fenced := e.fenced(h.Name); fenced && len(e.slotsOf(h.Group)) > 0 {
 			// A fence that was recorded, and cut short, is completed first.
@@ -203,6 +202,11 @@ func (e *Enclosure) settle(ctx context.Context, s *slot) {
 			e.distrustAll()
 		}
 		e.mu.Unlock()
+		// Once it is adopted nothing tells of it any more.
+		if err := e.fenceDistrusted(ctx); err != nil {
+			e.setFault(s, e.asError(err))
+			return
+		}
 		adopt(taken, plan.WhyStoreLost,
 			fmt.Sprintf("the store had lost the assignment to group %d; taken from the config block, memory void", page.Group))
 	case st.Known() && page == nil && isBlockError(s.pageErr) && len(e.report.Lost) > 0:
@@ -239,7 +243,7 @@ func (e *Enclosure) knows(a *plan.Assignment, index int) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	other, ok := e.all[a.Gen]
-	taken := slices.ContainsFunc(e.slots, func(s *slot) bool {
+	taken := other.FromBlock() || slices.ContainsFunc(e.slots, func(s *slot) bool {
 		ev := s.st.Evidence
 		return ev != nil && ev.Gen == a.Gen && ev.Why == plan.WhyStoreLost
 	})

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"baton/ee"
@@ -70,7 +71,11 @@ func (e *Enclosure) checkNVM(ctx context.Context) plan.Checked {
 		in.Hosts = append(in.Hosts, h.Name)
 	}
 	e.mu.Lock()
-	in.Distrusted = slices.Sorted(maps.Keys(e.distrusted))
+	for _, h := range slices.Sorted(maps.Keys(e.distrusted)) {
+		if !e.hosts[h].Fenced {
+			in.Distrusted = append(in.Distrusted, h)
+		}
+	}
 	for _, p := range e.report.Lost {
 		if slices.Contains(e.report.Cleared, p) {
 			in.Gone++
@@ -194,7 +199,7 @@ func (e *Enclosure) RepairNVM(ctx context.Context, token string, format bool, by
 		}
 	}
 	report := reportOf(c)
-	report.Restart, err = e.mendStore(context.WithoutCancel(ctx), repair, c.Blocks)
+	report.Restart, err = e.mendStore(context.WithoutCancel(ctx), repair, c.Blocks, release)
 	if err != nil {
 		known := &Error{
 			Code: CodeStore, Where: e.cfg.Store.Name, What: "the repair did not come to its end", Err: err,
@@ -254,7 +259,7 @@ func (e *Enclosure) agreed(ctx context.Context, token string) (c plan.Checked, r
 		e.release(e.slots...)
 		return c, nil, stale
 	}
-	return c, func() { e.release(e.slots...) }, nil
+	return c, sync.OnceFunc(func() { e.release(e.slots...) }), nil
 }
 
 func (e *Enclosure) storeSequence() uint32 {
@@ -274,8 +279,10 @@ func (e *Enclosure) generations() []uint32 {
 }
 
 // mendStore does r to the store. restart tells that what the agent knows of the
-// store is no longer true: from here on it refuses changes.
-func (e *Enclosure) mendStore(ctx context.Context, r nvm.Repair, blocks bool) (restart bool, err error) {
+// store is no longer true: from here on it refuses changes. Either way no slot
+// needs to stay as it is any more, and no cut waits for the pages: release lets
+// go of them.
+func (e *Enclosure) mendStore(ctx context.Context, r nvm.Repair, blocks bool, release func()) (restart bool, err error) {
 	restart = blocks || e.store == nil || len(r.Batches) > 0
 	if restart {
 		e.mu.Lock()
@@ -293,6 +300,7 @@ func (e *Enclosure) mendStore(ctx context.Context, r nvm.Repair, blocks bool) (r
 			}
 		}()
 	}
+	release()
 	if e.store != nil {
 		return restart, e.store.Mend(ctx, r)
 	}

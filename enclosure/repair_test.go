@@ -320,10 +320,11 @@ func TestRepairRecords(t *testing.T) {
 		r.W.Chip("gpu1").FlipBit(40, 3)
 		r.Start(enclosure.Options{SameBoot: true})
 		rep := checkNVM(t, r)
-		for _, want := range []string{"hserver2", `record "a`} {
-			if finding(rep, want) == nil {
-				t.Errorf("no finding of %q: %+v", want, rep.Findings)
-			}
+		if finding(rep, `record "a`) == nil {
+			t.Errorf("no finding of the assignment: %+v", rep.Findings)
+		}
+		if f := finding(rep, "hserver2"); f != nil { // every host was recorded as fenced at the start
+			t.Errorf("B's record is still wrong: %+v", f)
 		}
 		repairNVM(t, r, false)
 		wantClean(t, r)
@@ -597,6 +598,85 @@ func TestRepairCuts(t *testing.T) {
 				t.Logf("%d positions, %v", len(at), states)
 				if states["foreign"] == 0 {
 					t.Error("no cut left a store that had to be repaired again")
+				}
+			})
+		})
+	}
+}
+
+// A repair that only makes pages good reads all of the store once more: no fence
+// waits for that, nor is one refused.
+func TestRepairKeepsNobodyWaiting(t *testing.T) {
+	world(t, rig.Options{}, func(t *testing.T, r *rig.Rig) {
+		running(t, r)
+		r.W.Chip("store").Poke(64, bytes.Repeat([]byte{0x5a}, 64))
+		token := checkNVM(t, r).Token
+		done := background(func() {
+			if rep, err := r.E.RepairNVM(r.Ctx(), token, false, "test"); err != nil || rep.Restart {
+				t.Errorf("RepairNVM = %+v, %v", rep, err)
+			}
+		})
+		for eventsOf(r, "repair") == nil {
+			time.Sleep(time.Millisecond)
+		}
+		time.Sleep(50 * time.Millisecond)
+		began := time.Now()
+		fenced := background(func() { r.Fence(rig.A) })
+		for r.W.Server(rig.A).Reach("gpu0") && time.Since(began) < time.Minute {
+			time.Sleep(time.Millisecond)
+		}
+		if d := time.Since(began); d > 60*time.Millisecond {
+			t.Errorf("A reached gpu0 for %v after its fence, during a repair", d)
+		}
+		fenced()
+		done()
+		wantClean(t, r)
+	})
+}
+
+// As TestLostAssignmentOfASet, and one of the slots answers only when the other
+// has been used for long: what is known of the set by then is not from a block
+// any more, and still the slot does not go back to who had it before.
+func TestLostAssignmentOfASetLater(t *testing.T) {
+	for _, held := range []bool{false, true} {
+		t.Run(fmt.Sprintf("held %v", held), func(t *testing.T) {
+			world(t, rig.Options{Slots: 2, Buses: 2}, func(t *testing.T, r *rig.Rig) {
+				running(t, r)
+				r.Move(rig.VM1, rig.B)
+				if held {
+					if err := r.E.Release(r.Ctx(), enclosure.ReleaseRequest{VM: rig.VM1, Mode: enclosure.ReleaseHold}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				gen := r.Gen("gpu0")
+				r.Stop()
+				spoilRecord(t, r, plan.Assignment{Gen: gen.Counter}.Key())
+				stop := r.W.Bus("bus1").Inject(sim.Fault{Kind: sim.NACKAddr, Addr: 0x61})
+				r.Start(enclosure.Options{SameBoot: true})
+				r.Run()
+				if r.SlotStatus("gpu1").Problem == "" {
+					t.Fatal("gpu1 answers")
+				}
+				if held {
+					r.StartVM(rig.VM1, rig.C, "gpu0")
+				} else {
+					r.StartVM(rig.VM1, rig.B, "gpu0")
+				}
+				stop()
+				for range 5000 {
+					time.Sleep(time.Millisecond)
+					for _, h := range []string{rig.A, rig.C} {
+						if r.W.Server(h).Reach("gpu1") {
+							t.Fatalf("%s reaches gpu1", h)
+						}
+					}
+				}
+				s := r.SlotStatus("gpu1")
+				if s.Generation.Counter < gen.Counter || s.Memory.Preserved == plan.Yes || s.Host == rig.A {
+					t.Errorf("gpu1 = %+v; its block had %s", s, gen)
+				}
+				if s := r.SlotStatus("gpu0"); s.Flag != plan.Spent {
+					t.Errorf("gpu0 = %+v", s)
 				}
 			})
 		})

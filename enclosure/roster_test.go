@@ -272,3 +272,35 @@ func TestReconfigureDuringMoves(t *testing.T) {
 		}
 	})
 }
+
+// Where the store was put back from an older image fences may be missing: nobody
+// is believed until unfenced, however often the agent is started meanwhile.
+func TestDistrustLasts(t *testing.T) {
+	world(t, rig.Options{Slots: 2}, func(t *testing.T, r *rig.Rig) {
+		running(t, r, "gpu0")
+		old := r.W.Chip("store").Image()
+		r.Fence(rig.A)
+		r.Fence(rig.C)
+		r.Attach(rig.VM1, rig.B, "gpu0")
+		r.Stop()
+		r.W.Chip("store").SetImage(old)
+		r.Start(enclosure.Options{})
+		if !r.Host(rig.C).Fenced {
+			t.Fatal("an older image was not noticed")
+		}
+		r.Unfence(rig.B)
+		r.Attach(rig.VM1, rig.B, "gpu0")
+		r.Restart()
+		r.PowerCycle()
+		r.Restart()
+		for _, h := range []string{rig.A, rig.C} {
+			if !r.Host(h).Fenced {
+				t.Errorf("%s is believed", h)
+			}
+		}
+		if r.Host(rig.B).Fenced {
+			t.Error("B is fenced again")
+		}
+		r.WantHost("gpu0", rig.B)
+	})
+}

@@ -46,7 +46,6 @@ func (e *Enclosure) Run(ctx context.Context) error {
 		if problem != nil {
 			continue
 		}
-		e.recordDistrust(ctx)
 		e.retryFences(ctx)
 		e.retryBlockages(ctx)
 		e.tendAudit(ctx)
@@ -307,9 +306,12 @@ func (e *Enclosure) watchPeer(ctx context.Context, s *slot) {
 		}
 	}
 	e.mu.Lock()
-	was := s.peer
+	was, problem := s.peer, e.problem
 	s.peer = peer
 	e.mu.Unlock()
+	if problem != nil {
+		return // nobody knows whose the slot should be; status shows who is there
+	}
 	st := e.state(s)
 	host := e.hostOf(st.Now.To)
 	if host == nil {

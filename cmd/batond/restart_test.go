@@ -15,8 +15,10 @@ import (
 	"testing"
 	"time"
 
+	"baton/enclosure/plan"
 	"baton/mgmt"
 	"baton/mgmt/config"
+	"baton/nvm"
 )
 
 // serveHere runs the bench's agent in this process until the test ends.
@@ -260,5 +262,29 @@ func TestStoreInDoubt(t *testing.T) {
 	}
 	if v := b.w.Violations(); len(v) > 0 {
 		t.Errorf("violations: %q", fmt.Sprint(v))
+	}
+}
+
+// A frozen run looks at no config block: one that a power cut has torn is still to
+// be rewritten by the run that comes after it.
+func TestFrozenRunLeavesTheBootAsItWas(t *testing.T) {
+	t.Parallel() // it mostly waits
+	b := newBench(t)
+	store, err := nvm.Format(t.Context(), nvm.NewEEPROM(b.w.Bus("bus0"), 0x57, nvm.Parts["24c256"]), 1, nvm.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	junk := plan.Configuration{Version: 5, Packed: []byte("no deflate")}
+	if err := store.Put(t.Context(), nvm.Normal, nvm.Record{Key: plan.KeyConfiguration, Value: junk.Encode()}); err != nil {
+		t.Fatal(err)
+	}
+	b.serveBus()
+	b.config["store"].(map[string]any)["config"] = true
+	a := b.serveHere()
+	if k := a.current(t.Context()).keeper; k.frozen == nil {
+		t.Fatal("it is not frozen")
+	}
+	if a.mounted != "" {
+		t.Error("the next run takes every page for whole")
 	}
 }

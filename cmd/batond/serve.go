@@ -153,12 +153,13 @@ func (a *agent) run(ctx context.Context, ready func()) (end ending) {
 	if err != nil {
 		return failedWith(fmt.Errorf("open enclosure: %w", err))
 	}
-	if enc.Status(ctx).Store.OK || f.frozen != nil {
+	switch {
+	case enc.Status(ctx).Store.OK:
 		a.mounted = dir.id
 		if err := dir.mark(); err != nil {
 			a.log.Warn("the next start takes this one's power for lost, and rewrites what it reads", "err", err)
 		}
-	} else {
+	case f.frozen == nil: // a frozen run has not looked at the config blocks: the next one does
 		hw.explainStore(ctx)
 	}
 	f.noteEdit(ctx, enc)

@@ -428,9 +428,16 @@ func TakenFrom(b ee.Block) Assignment {
 
 // Joins tells whether slot i, taken from its block as a, had the assignment that
 // o was taken from, with other slots: they keep one generation and one record.
-// That o was taken from a block, and not given to a new slot, its evidence says.
+// That o was taken from a block, and not given to a new slot, its evidence says,
+// or FromBlock.
 func (a Assignment) Joins(o Assignment, i int) bool {
 	return o.Kind == KindAdopt && o.To == a.To && o.VM == a.VM && o.ID == a.ID && o.Gen == a.Gen && !o.Slots.Has(i)
+}
+
+// FromBlock tells of an adopted assignment, whatever became of its evidence since,
+// that it was taken from a block: a new slot is nobody's, and no move brought it.
+func (a Assignment) FromBlock() bool {
+	return a.Kind == KindAdopt && (a.To != ee.GroupFree || !a.VM.IsZero() || !a.ID.IsZero())
 }
 
 // names mends the numbers of slots.
@@ -604,7 +611,7 @@ func (c *check) goodBlock(b BlockRead, block ee.Block, i int, a Assignment, know
 	taken := TakenFrom(block)
 	numbered := c.index(b.Slot, &i)
 	other, given := c.book.all[g.Counter]
-	if given && c.book.taken[g.Counter] && taken.Joins(other, i) {
+	if given && (c.book.taken[g.Counter] || other.FromBlock()) && taken.Joins(other, i) {
 		taken.Slots, given = other.Slots, false
 	}
 	switch {
