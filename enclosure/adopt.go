@@ -55,6 +55,13 @@ func (e *Enclosure) AdoptionOf(ctx context.Context, name string) (Adoption, erro
 	}
 	short, cancel := context.WithTimeout(ctx, lockWait)
 	defer cancel()
+	// One after the other: a move waits for one look, not for all who look.
+	select {
+	case e.looking <- struct{}{}:
+		defer func() { <-e.looking }()
+	case <-short.Done():
+		return Adoption{}, &Error{Code: CodeBusy, Slot: name, What: "others look who is in a slot", Err: short.Err(), State: "nothing was changed", Next: "try again", Retry: true}
+	}
 	if err := e.acquire(short, pollHolder, true, s); err != nil {
 		return Adoption{}, err
 	}
@@ -132,7 +139,10 @@ func (e *Enclosure) adoption(ctx context.Context, s *slot) (Adoption, look, erro
 	st := e.state(s)
 	old, conf := s.expected(), s.configured()
 	a := Adoption{Slot: s.cfg.Name, Generation: e.generation(s), Token: e.token(s, found)}
-	a.Old.Chip, a.New.Chip = s.cfg.Page, found.chip
+	a.Old.Chip, a.New.Chip = found.chip, found.chip
+	if e.otherChip(s, found) {
+		a.Old.Chip = s.cfg.Page
+	}
 	if !old.MAC.IsZero() {
 		a.Old.Engine = old.MAC.String()
 	}

@@ -113,8 +113,8 @@ func (e *Enclosure) Power(ctx context.Context, r PowerRequest) error {
 	if err != nil {
 		return e.refused(r.By, err)
 	}
-	on := before.Control&ee.CtlPower != 0
-	if r.State == PowerOn && on || r.State == PowerOff && !on {
+	told, has := before.Control&ee.CtlPower != 0, before.Status&ee.StatPower != 0
+	if r.State == PowerOn && told && has || r.State == PowerOff && !told && !has {
 		return nil
 	}
 	// Once begun it is carried through: a device is not left without power
@@ -150,7 +150,7 @@ func (e *Enclosure) mayPower(ctx context.Context, s *slot, r PowerRequest) (ee.O
 		return none, s.untouched("the engine can not be read", err)
 	}
 	st := e.state(s)
-	if st.Now.To != ee.GroupFree && (r.State != PowerOn || o.Control&ee.CtlPower == 0) {
+	if st.Now.To != ee.GroupFree && (r.State != PowerOn || o.Control&ee.CtlPower == 0 || o.Status&ee.StatPower == 0) {
 		return none, &Error{
 			Code: CodeInUse, Slot: s.cfg.Name, State: "nothing was changed",
 			What: fmt.Sprintf("the slot is with %s: power is not switched under a host", e.groupName(st.Now.To)),
@@ -187,7 +187,8 @@ func (e *Enclosure) switchPower(ctx context.Context, s *slot, before ee.Observat
 			}
 		}
 	}
-	if state != PowerOn && before.Control&ee.CtlPower != 0 {
+	told := before.Control&ee.CtlPower != 0
+	if state != PowerOn && (told || before.Status&ee.StatPower != 0) {
 		err := set(control, func(o ee.Observation) bool { return o.Status&ee.StatPower == 0 })
 		if err != nil {
 			failed := s.hardware("the device's power could not be switched off", err)
@@ -203,9 +204,11 @@ func (e *Enclosure) switchPower(ctx context.Context, s *slot, before ee.Observat
 			return s.hardware("the device has no power", err)
 		}
 	}
-	// A power-up that is one has a new epoch.
+	// A power-up that is one has a new epoch; one that was asked for before may
+	// have it already.
+	late := state == PowerOn && told
 	err := set(control|ee.CtlPower, func(o ee.Observation) bool {
-		return o.Status&ee.StatPower != 0 && o.Status&ee.StatResetting == 0 && o.Epoch != before.Epoch
+		return o.Status&ee.StatPower != 0 && o.Status&ee.StatResetting == 0 && (late || o.Epoch != before.Epoch)
 	})
 	if err != nil {
 		failed := s.hardware("the device's power did not come on", err)
