@@ -193,11 +193,8 @@ func (k *keeper) check(r mgmt.ConfigRequest) (a application, err error) {
 			State: unchanged, Next: "look again with 'baton config show'",
 		}
 	}
-	if k.uplink.wire() != nil && !r.DryRun {
-		return a, &enclosure.Error{
-			Code: enclosure.CodeTrial, What: "a change of network is on trial", State: unchanged,
-			Next: "'baton config confirm' keeps it, 'baton config revert' puts the one before back; then apply again",
-		}
+	if err := k.onTrial(); err != nil && !r.DryRun {
+		return a, err
 	}
 	if a.confirm, err = confirmTime(r.ConfirmMS); err != nil {
 		return a, err
@@ -229,6 +226,17 @@ func (k *keeper) check(r mgmt.ConfigRequest) (a application, err error) {
 		p.Next = "apply the change of 'network' by itself, confirm it, then the rest"
 	}
 	return a, err
+}
+
+// onTrial refuses what has to wait until a network is no longer on trial.
+func (k *keeper) onTrial() error {
+	if k.uplink.wire() == nil {
+		return nil
+	}
+	return &enclosure.Error{
+		Code: enclosure.CodeTrial, What: "a change of network is on trial", State: unchanged,
+		Next: "'baton config confirm' keeps it, 'baton config revert' puts the one before back; then apply again",
+	}
 }
 
 func confirmTime(ms int64) (time.Duration, error) {
