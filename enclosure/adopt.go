@@ -364,6 +364,9 @@ func (e *Enclosure) adoptRecords(s *slot, a Adoption, l look) []record {
 	}
 	n := plan.Assignment{Kind: plan.KindAdopt, To: ee.GroupFree, VM: keptFor(e.state(s)), Slots: plan.SlotSet(0).With(s.index), Gen: e.reserveGen()}
 	recs = append(recs, e.assignmentRecord(n), e.evidenceRecord(s, plan.Evidence{Flag: plan.Void, Gen: n.Gen, Why: why}))
+	if groups := e.mayReach(s); len(groups) > 0 {
+		recs = append(recs, e.uncutRecord(s, plan.UncutOf(n.Gen, groups)))
+	}
 	if id := s.found(l); id != s.expected() {
 		recs = append(recs, e.adoptedRecord(s, plan.Adopted{Configured: s.configured(), Found: id}))
 	}

@@ -159,3 +159,34 @@ func TestRecordedMoveTellsFrom(t *testing.T) {
 		}
 	})
 }
+
+// Adopting a part does not make anybody forget who may still reach the slot: a
+// fence of that host goes on failing until the cut is seen.
+func TestAdoptKeepsWhoIsNotCut(t *testing.T) {
+	for _, restarted := range []bool{false, true} {
+		world(t, rig.Options{}, func(t *testing.T, r *rig.Rig) {
+			running(t, r)
+			r.W.Slot("gpu0").IgnoreControl(1 << 20)
+			_ = r.E.Release(r.Ctx(), enclosure.ReleaseRequest{VM: rig.VM1, Mode: enclosure.ReleaseHold})
+			wantClear(t, r.E.ForceFree(r.Ctx(), "gpu0", "gpu0", "test"), enclosure.CodeUnconfirmed)
+			r.W.Chip("gpu0").SetImage(image(32768, all(0xFF)))
+			_, _ = adopt(r, "gpu0")
+			if restarted {
+				r.Restart()
+			}
+			if up := r.W.Slot("gpu0").State().Status&ee.StatLink != 0; !up {
+				t.Fatal("the engine has been cut")
+			}
+			_, err := r.E.Fence(r.Ctx(), rig.A, "test")
+			if rig.Code(err) != enclosure.CodeUnconfirmed {
+				t.Errorf("restarted %v: fence: %v", restarted, err)
+			}
+			r.W.Slot("gpu0").IgnoreControl(0)
+			r.Run()
+			time.Sleep(2 * time.Minute)
+			if _, err := r.E.Fence(r.Ctx(), rig.A, "test"); err != nil {
+				t.Errorf("restarted %v: fence of what obeys: %v", restarted, err)
+			}
+		})
+	}
+}
