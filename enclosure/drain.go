@@ -176,6 +176,12 @@ func (e *Enclosure) mayDrain(r DrainRequest, sets []drainSet) error {
 			if err := e.usable(s); err != nil {
 				return err
 			}
+			e.mu.Lock()
+			unread := s.readErr
+			e.mu.Unlock()
+			if unread != nil {
+				return s.untouched("the engine can not be read", unread)
+			}
 		}
 		if set.vm == nil {
 			continue
