@@ -24,9 +24,9 @@ type DrainRequest struct {
 // Drained is what became of a host's slots.
 type Drained struct {
 	Host string
-	Done bool         // no slot is with the host by the records
+	Done bool         // no slot is with the host, by the records and by what was read of its cut
 	Sets []DrainedSet // in the order in which they were done; the first that failed is the last
-	Left []string     // slots that are still with the host
+	Left []string     // slots that are still with the host, or not seen to be cut from it
 }
 
 // DrainedSet is what became of a VM's slots.
@@ -89,7 +89,9 @@ func (e *Enclosure) Drain(ctx context.Context, r DrainRequest) (Drained, error) 
 		}
 		e.emit(ev)
 	}
-	d.Left = names(e.slotsOf(h.Group))
+	d.Left = names(e.slotsWhere(func(s *slot) bool {
+		return s.st.Known() && s.st.Now.To == h.Group || s.uncutFrom(h.Group) && e.confirmable(s)
+	}))
 	d.Done = len(d.Left) == 0
 	text := fmt.Sprintf("%s: drained", r.Host)
 	switch {

@@ -3,6 +3,9 @@ package enclosure_test
 import (
 	"context"
 	"encoding/binary"
+	"errors"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -189,4 +192,51 @@ func TestAdoptKeepsWhoIsNotCut(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A release whose records are written, and that the hardware does not follow,
+// does not say that nothing was done.
+func TestReleaseSaysWhatItDid(t *testing.T) {
+	for name, prep := range map[string]func(r *rig.Rig){
+		"another engine": func(r *rig.Rig) { r.W.Slot("gpu0").SetEngine(ee.EngineID, newMAC) },
+		"dead":           func(r *rig.Rig) { r.W.Slot("gpu0").Kill() },
+		"stuck":          func(r *rig.Rig) { r.W.Slot("gpu0").IgnoreControl(1 << 20) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			world(t, rig.Options{}, func(t *testing.T, r *rig.Rig) {
+				running(t, r)
+				prep(r)
+				gen := r.Gen("gpu0")
+				err := r.E.Release(r.Ctx(), enclosure.ReleaseRequest{VM: rig.VM1, Mode: enclosure.ReleaseHold})
+				if r.Gen("gpu0") == gen {
+					t.Fatalf("no record: %v", err)
+				}
+				var known *enclosure.Error
+				if !errors.As(err, &known) || strings.Contains(known.State, "nothing") || !strings.Contains(known.State, "released") {
+					t.Errorf("%v; state %q", err, known.State)
+				}
+			})
+		})
+	}
+}
+
+// A host that may still reach a slot has not been drained.
+func TestDrainOfWhatIsNotCut(t *testing.T) {
+	world(t, rig.Options{Slots: 3}, func(t *testing.T, r *rig.Rig) {
+		drainRig(t, r)
+		r.W.Slot("gpu2").IgnoreControl(1 << 20)
+		d, err := r.E.Drain(r.Ctx(), drainFree(r, enclosure.ReleaseHold))
+		if err != nil || d.Done || !slices.Equal(d.Left, []string{"gpu2"}) {
+			t.Errorf("drain = %+v, %v", d, err)
+		}
+		if d, err := r.E.Drain(r.Ctx(), drainFree(r, enclosure.ReleaseHold)); err != nil || d.Done {
+			t.Errorf("repeated: %+v, %v", d, err)
+		}
+		r.W.Slot("gpu2").IgnoreControl(0)
+		r.Run()
+		time.Sleep(2 * time.Minute)
+		if d, err := r.E.Drain(r.Ctx(), drainFree(r, enclosure.ReleaseHold)); err != nil || !d.Done {
+			t.Errorf("once it obeys: %+v, %v", d, err)
+		}
+	})
 }
