@@ -203,7 +203,10 @@ func (t *tool) drained(d mgmt.Drained, r mgmt.DrainRequest, named bool) {
 		again = "mend the cause, then drain with another --id: this one has had its effect"
 	}
 	reason, state := "the first set that failed ended it", "left with "+d.Host+": "+orDash(strings.Join(d.Left, " "))
-	if n := len(d.Sets); n > 0 && d.Sets[n-1].Reason != "" {
+	switch n := len(d.Sets); {
+	case n == 0:
+		reason = "its cut was not seen"
+	case d.Sets[n-1].Reason != "":
 		reason = d.Sets[n-1].Reason
 	}
 	t.complain(fmt.Sprintf("%s is not empty: %s", d.Host, reason), "state", state, "next", again)

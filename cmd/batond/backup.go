@@ -70,6 +70,9 @@ func (k *keeper) Restore(ctx context.Context, r mgmt.RestoreRequest, by string) 
 		return mgmt.Restored{}, afterRaise(err, raised)
 	}
 	out.Restarting = applied.Restarting
+	if len(out.Changes) == 0 {
+		return out, nil // a repeat: there is nothing to tell
+	}
 	k.enc.Note(enclosure.Event{Kind: "restore", Text: fmt.Sprintf("backup of configuration %d restored as %d: %s", r.Backup.Version, applied.Version, few(out.Changes)), By: by})
 	return out, nil
 }

@@ -1039,6 +1039,11 @@ func TestBackup(t *testing.T) {
 		if !slices.ContainsFunc(events(d), func(e enclosure.Event) bool { return e.Kind == "restore" && e.By == "test" }) {
 			t.Error("no event tells of it")
 		}
+		// A repeat changes nothing, and there is nothing to tell.
+		told := len(events(d))
+		if r, err := d.k.Restore(d.Ctx(), mgmt.RestoreRequest{Backup: b}, "test"); err != nil || len(r.Changes) != 0 || len(events(d)) != told {
+			t.Errorf("a repeat: %+v, %v; %d events, had been %d", r, err, len(events(d)), told)
+		}
 		// With another network and slots it starts again, and the network is on
 		// trial: a backup's may be of another place.
 		d.applied(d.edit("192.0.2.10", "192.0.2.11"))
