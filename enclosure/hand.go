@@ -456,12 +456,43 @@ func (e *Enclosure) Resolve(ctx context.Context, id ee.UUID, drop []string, by s
 		m = copyMove(now)
 	}
 	e.mu.Unlock()
+	if absent := e.awaitRest(work, m, set, dropped); len(absent) > 0 {
+		m.State, m.Reason = MoveWaiting, fmt.Sprintf("links are on, but the engine of %s has not appeared at %v", m.To, absent)
+		e.mu.Lock()
+		if now := e.moves[id]; now != nil {
+			now.State, now.Reason = m.State, m.Reason
+		}
+		e.mu.Unlock()
+	}
 	text := fmt.Sprintf("move %s without %v: %s", id, names(dropped), m.State)
-	if m.Reason != "" && m.State == MoveBlocked {
+	if m.Reason != "" && m.State != MoveDone {
 		text += ": " + m.Reason
 	}
 	e.emit(Event{Kind: "resolve", VM: m.VM, Host: m.To, Move: id.String(), Text: text, By: by})
 	return m, nil
+}
+
+// awaitRest waits, as a move does, until the engine of the host is there at what
+// is left of a set that went on, and returns where it is not.
+func (e *Enclosure) awaitRest(ctx context.Context, m Move, set, dropped []*slot) (absent []string) {
+	if m.State != MoveDone || m.To == "" {
+		return nil
+	}
+	p := e.newPass(itemsOf(slices.DeleteFunc(slices.Clone(set), func(s *slot) bool { return slices.Contains(dropped, s) })), nil)
+	for _, it := range p.items {
+		it.want = e.desire(it.s)
+		if !it.want.Link {
+			return nil
+		}
+	}
+	stop := e.fenceSignal(m.To)
+	deadline := time.Now().Add(DefaultWait)
+	for pausing := peerPoll; ; pausing = min(2*pausing, time.Second) {
+		absent, _ = e.peers(ctx, p) // of a foreign one the poller takes care
+		if len(absent) == 0 || time.Now().After(deadline) || waitFor(ctx, stop, pausing) {
+			return absent
+		}
+	}
 }
 
 // blockedSet returns the set that is blocked in a move, by index.

@@ -240,3 +240,40 @@ func TestDrainOfWhatIsNotCut(t *testing.T) {
 		}
 	})
 }
+
+// What is left of a set is not done while its host's engine is not there; a
+// fence of that host does not wait for it.
+func TestResolveWaitsForTheHost(t *testing.T) {
+	for _, fenced := range []bool{false, true} {
+		world(t, rig.Options{Slots: 3}, func(t *testing.T, r *rig.Rig) {
+			running(t, r)
+			m := blockedMove(t, r)
+			r.W.Server(rig.B).LinkLoss()
+			wait := func() {}
+			if fenced {
+				wait = background(func() {
+					time.Sleep(time.Second)
+					began := time.Now()
+					_, _ = r.E.Fence(r.Ctx(), rig.B, "test") // gpu1 does not take its cut
+					if d := time.Since(began); d > time.Second {
+						t.Errorf("the fence took %v", d)
+					}
+				})
+			}
+			got, err := r.E.Resolve(r.Ctx(), m.ID, []string{"gpu1"}, "test")
+			wait()
+			if err != nil || got.State != enclosure.MoveWaiting || !strings.Contains(got.Reason, rig.B) {
+				t.Errorf("resolve = %s (%s), %v", got.State, got.Reason, err)
+			}
+			if fenced {
+				return
+			}
+			r.Run()
+			r.W.Server(rig.B).LinkRestore()
+			time.Sleep(3 * time.Second)
+			if now, _ := r.E.MoveByID(m.ID); now.State != enclosure.MoveDone || now.Reason != "" {
+				t.Errorf("it is there: %s (%s)", now.State, now.Reason)
+			}
+		})
+	}
+}
