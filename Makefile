@@ -35,7 +35,7 @@ mutants: ## put one bug against each invariant into the agent: its test alone mu
 	$(GO) run ./test/mutants
 
 # What counts cases by the thousand shows nothing more on another word size.
-CAMPAIGNS := ^(TestPowerCut|TestPowerCutBadPages|TestEveryReading|TestBitFlip|TestMountMangled|TestFormatCut)$$
+CAMPAIGNS := ^(TestPowerCut|TestPowerCutBadPages|TestEveryReading|TestBitFlip|TestMountMangled|TestFormatCut|TestFirstStart|TestFormatAgain|TestMendMangled)$$
 
 test-arm: ## the core's tests as 32-bit ARM code, under qemu-user (which knows no GPIO ioctls, so not ee/gpio)
 	@command -v qemu-arm-static >/dev/null || { echo "qemu-arm-static is missing: apt-get install --no-install-recommends qemu-user-static" >&2; exit 1; }

@@ -40,7 +40,6 @@ type look struct {
 	block  *ee.Block // nil = no good block
 	page   []byte    // nil = it reads differently each time
 	bad    error     // why block is nil
-	chip   string
 }
 
 // AdoptionOf looks who is in a slot. It changes nothing, and takes the time of
@@ -139,10 +138,8 @@ func (e *Enclosure) adoption(ctx context.Context, s *slot) (Adoption, look, erro
 	st := e.state(s)
 	old, conf := s.expected(), s.configured()
 	a := Adoption{Slot: s.cfg.Name, Generation: e.generation(s), Token: e.token(s, found)}
-	a.Old.Chip, a.New.Chip = found.chip, found.chip
-	if e.otherChip(s, found) {
-		a.Old.Chip = s.cfg.Page
-	}
+	chip := partAt(s.cfg.Part, s.cfg.Page) // another part is not adopted
+	a.Old.Chip, a.New.Chip = chip, chip
 	if !old.MAC.IsZero() {
 		a.Old.Engine = old.MAC.String()
 	}
@@ -225,10 +222,6 @@ func (e *Enclosure) lookWho(ctx context.Context, s *slot) (look, error) {
 			return l, s.untouched("the engine does not answer", err)
 		}
 		l.id, l.engine = id, true
-	}
-	l.chip = s.cfg.Page
-	if n, ok := s.cfg.Medium.(fmt.Stringer); ok {
-		l.chip = n.String()
 	}
 	if m, ok := s.cfg.Medium.(identifier); ok {
 		found, err := m.Identify(ctx)

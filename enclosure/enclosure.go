@@ -120,9 +120,14 @@ func Open(ctx context.Context, cfg Config, opt Options) (*Enclosure, error) {
 // cryptoRandom never fails (crypto/rand).
 func cryptoRandom(p []byte) { rand.Read(p) }
 
+// distrustAll makes every host count as fenced, also those that the
+// configuration does not name today. recordDistrust must follow it.
 func (e *Enclosure) distrustAll() {
 	for _, h := range e.roster.Load().hosts {
 		e.distrusted[h.Name] = true
+	}
+	for name := range e.hosts {
+		e.distrusted[name] = true
 	}
 }
 

@@ -112,6 +112,53 @@ func (e *Enclosure) Unfence(ctx context.Context, host string, epoch uint32, by s
 	return nil
 }
 
+// recordDistrust fences in the store the hosts that are not believed: the
+// unfence of one host writes a roll that is complete again, by which the next
+// start would believe the store of all others. No slot's lock is held: a fence
+// that waits for one has its host's.
+func (e *Enclosure) recordDistrust(ctx context.Context) {
+	e.mu.Lock()
+	var names []string
+	for name := range e.distrusted {
+		if h, known := e.hosts[name]; known && !h.Fenced {
+			names = append(names, name)
+		}
+	}
+	e.mu.Unlock()
+	if len(names) == 0 {
+		return
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		if err := e.distrust(ctx, name); err != nil {
+			e.emit(Event{Kind: "store", Host: name, Text: fmt.Sprintf("%s counts as fenced, but that is not recorded yet: %v", name, err)})
+			return // Run goes on with it
+		}
+	}
+	if err := e.callRoll(ctx); err != nil {
+		e.emit(Event{Kind: "store", Text: fmt.Sprintf("the roll of hosts: %v", err)})
+		return
+	}
+	e.emit(Event{Kind: "fence", Text: fmt.Sprintf("%v: recorded as fenced, since the store lost records", names)})
+}
+
+func (e *Enclosure) distrust(ctx context.Context, host string) error {
+	done, err := e.lockHost(ctx, host)
+	if err != nil {
+		return err
+	}
+	defer done()
+	e.mu.Lock()
+	rec, still := e.hosts[host], e.distrusted[host]
+	e.mu.Unlock()
+	if !still || rec.Fenced {
+		return nil
+	}
+	rec.Fenced = true
+	rec.Epoch++
+	return e.putHost(ctx, host, rec)
+}
+
 // lockHost waits until no other fence or unfence of host is under way.
 func (e *Enclosure) lockHost(ctx context.Context, host string) (done func(), err error) {
 	e.mu.Lock()

@@ -335,3 +335,42 @@ func TestFoundReplacedWhileBlocked(t *testing.T) {
 		})
 	}
 }
+
+// TestDistrustOutlivesUnfence: the unfence of one host makes the roll complete
+// again, and the next start must not believe the store of the others.
+func TestDistrustOutlivesUnfence(t *testing.T) {
+	world(t, rig.Options{}, func(t *testing.T, r *rig.Rig) {
+		r.Fence(rig.C) // the record that rots: an older one says unfenced
+		img := r.W.Chip("store").Image()
+		last := -1
+		for p := 4; p < len(img)/64; p++ {
+			if findKey(img[p*64:p*64+64], "h"+rig.C) != "" {
+				last = p
+			}
+		}
+		r.W.Chip("store").FlipBit(int64(last*64+40), 3)
+		r.Restart()
+		if h := r.Host(rig.C); !h.Fenced {
+			t.Fatalf("%+v", h)
+		}
+		r.Unfence(rig.B)
+		for _, start := range []func(){r.Restart, r.PowerCycle, r.Restart} {
+			start()
+			if h := r.Host(rig.C); !h.Fenced {
+				t.Errorf("nobody has unfenced %s: %+v", rig.C, h)
+			}
+			if h := r.Host(rig.A); !h.Fenced {
+				t.Errorf("nobody has unfenced %s since the store lost records: %+v", rig.A, h)
+			}
+			if h := r.Host(rig.B); h.Fenced {
+				t.Errorf("%s was unfenced: %+v", rig.B, h)
+			}
+		}
+		quietBesideAudit(t, r, r.Restart)
+		r.Unfence(rig.C)
+		quietBesideAudit(t, r, r.Restart)
+		if h := r.Host(rig.C); h.Fenced {
+			t.Errorf("%+v", h)
+		}
+	})
+}

@@ -33,6 +33,7 @@ func (e *Enclosure) recoverAll(ctx context.Context, suspect bool) {
 			e.settle(ctx, s)
 		}
 	}
+	e.recordDistrust(ctx)
 	for _, h := range e.roster.Load().hosts {
 		if _, fenced := e.fenced(h.Name); fenced && len(e.slotsOf(h.Group)) > 0 {
 			// A fence that was recorded, and cut short, is completed first.

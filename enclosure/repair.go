@@ -41,7 +41,7 @@ type NVMDump struct {
 // takes about as long as the store's chip takes to be read (0.75 s for 32 KiB at
 // 400 kHz); slots that an operation has are noted, and not waited for.
 func (e *Enclosure) CheckNVM(ctx context.Context) (NVMReport, error) {
-	c := e.checkNVM(ctx, nil)
+	c := e.checkNVM(ctx)
 	if err := ctx.Err(); err != nil {
 		return NVMReport{}, &Error{Code: CodeHardware, What: "the check did not come to its end", Err: err, State: "nothing was changed", Next: "try again", Retry: true}
 	}
@@ -60,9 +60,9 @@ func reportOf(c plan.Checked) NVMReport {
 	return r
 }
 
-// checkNVM reads and judges. held are slots whose locks the caller has.
-func (e *Enclosure) checkNVM(ctx context.Context, held []*slot) plan.Checked {
-	in := plan.CheckInput{StoreWhere: "store", Free: -1, Live: true}
+// checkNVM reads and judges.
+func (e *Enclosure) checkNVM(ctx context.Context) plan.Checked {
+	in := plan.CheckInput{StoreWhere: "store", Live: true}
 	for _, c := range e.cfg.Slots {
 		in.Slots = append(in.Slots, c.Name)
 	}
@@ -77,8 +77,10 @@ func (e *Enclosure) checkNVM(ctx context.Context, held []*slot) plan.Checked {
 		}
 	}
 	e.mu.Unlock()
+	gens := map[*slot]uint32{}
 	for _, s := range e.slots {
-		in.Blocks = append(in.Blocks, e.readForCheck(ctx, s, slices.Contains(held, s)))
+		gens[s] = e.state(s).Now.Gen
+		in.Blocks = append(in.Blocks, e.readForCheck(ctx, s))
 	}
 	in.Store, in.StoreErr = e.inspectStore(ctx)
 	if e.store != nil {
@@ -86,6 +88,11 @@ func (e *Enclosure) checkNVM(ctx context.Context, held []*slot) plan.Checked {
 		in.Known = []nvm.Record{}
 		for k, v := range e.store.All("") {
 			in.Known = append(in.Known, nvm.Record{Key: k, Value: v})
+		}
+		for i, s := range e.slots {
+			if e.state(s).Now.Gen != gens[s] { // assigned anew since its page was read
+				in.Blocks[i].Page, in.Blocks[i].Busy = nil, true
+			}
 		}
 	}
 	if in.Store != nil && errors.Is(in.Store.Err, nvm.ErrUnformatted) && in.Store.State == nvm.Foreign {
@@ -120,15 +127,13 @@ func (e *Enclosure) inspectStore(ctx context.Context) (*nvm.Inspection, error) {
 }
 
 // readForCheck reads a slot's page, under its lock.
-func (e *Enclosure) readForCheck(ctx context.Context, s *slot, held bool) plan.BlockRead {
+func (e *Enclosure) readForCheck(ctx context.Context, s *slot) plan.BlockRead {
 	b := plan.BlockRead{Slot: s.cfg.Name, Where: s.cfg.Page}
-	if !held {
-		if !e.lockWithin(s, lockPoll) {
-			b.Busy = true
-			return b
-		}
-		defer e.release(s)
+	if !e.lockWithin(s, lockPoll) {
+		b.Busy = true
+		return b
 	}
+	defer e.release(s)
 	switch {
 	case s.cfg.Problem != nil:
 		b.Err = s.cfg.Problem
@@ -226,16 +231,15 @@ func (e *Enclosure) onlyRepair(ctx context.Context) (done func(), err error) {
 }
 
 // agreed checks once more and compares with what the caller saw. It returns
-// with the locks of all slots, and nothing has been written to the store since
-// it was read. The store's chip takes long to be read, and no fence is to wait
-// for that: so it is read first, and only the pages of the slots with the locks
-// held.
+// with the locks of all slots, and no slot was assigned and nothing written to
+// the store since. The store's chip takes long to be read, and no fence is to
+// wait for that: so the locks are taken afterwards.
 func (e *Enclosure) agreed(ctx context.Context, token string) (c plan.Checked, release func(), err error) {
 	stale := &Error{
 		Code: CodeStaleToken, Where: e.cfg.Store.Name, What: "store or config blocks are not as they were when they were checked",
 		State: "nothing was changed", Next: "check again (baton nvm check), and repair by what that says", Retry: true,
 	}
-	if c = e.checkNVM(ctx, nil); ctx.Err() != nil {
+	if c = e.checkNVM(ctx); ctx.Err() != nil {
 		return c, nil, ctx.Err()
 	}
 	if reportOf(c).Token != token {
@@ -246,7 +250,7 @@ func (e *Enclosure) agreed(ctx context.Context, token string) (c plan.Checked, r
 	if err := e.acquire(ctx, "repair of the store", false, e.slots...); err != nil {
 		return c, nil, err
 	}
-	if e.storeSequence() != seq || e.generations() != before {
+	if e.storeSequence() != seq || !slices.Equal(e.generations(), before) {
 		e.release(e.slots...)
 		return c, nil, stale
 	}
@@ -260,11 +264,11 @@ func (e *Enclosure) storeSequence() uint32 {
 	return e.store.Stats().Sequence
 }
 
-// generations is all slots' in one string.
-func (e *Enclosure) generations() string {
-	out := ""
-	for _, s := range e.slots {
-		out += fmt.Sprintf("%d ", e.state(s).Now.Gen)
+// generations are all slots' counters.
+func (e *Enclosure) generations() []uint32 {
+	out := make([]uint32, len(e.slots))
+	for i, s := range e.slots {
+		out[i] = e.state(s).Now.Gen
 	}
 	return out
 }
@@ -335,7 +339,7 @@ func (e *Enclosure) DumpNVM(ctx context.Context, of string) (NVMDump, error) {
 		return fail(of, s.cfg.Page, err)
 	}
 	// The page may have been written meanwhile.
-	if b := e.readForCheck(ctx, s, false); b.Page != nil {
+	if b := e.readForCheck(ctx, s); b.Page != nil {
 		copy(img[s.cfg.Profile.BlockOffset:], b.Page)
 	}
 	return redact(NVMDump{Of: of, Part: partAt(s.cfg.Part, s.cfg.Page), Image: img}), nil

@@ -46,6 +46,7 @@ func (e *Enclosure) Run(ctx context.Context) error {
 		if problem != nil {
 			continue
 		}
+		e.recordDistrust(ctx)
 		e.retryFences(ctx)
 		e.retryBlockages(ctx)
 		e.tendAudit(ctx)

@@ -47,7 +47,7 @@ func (e *Enclosure) Status(ctx context.Context) Status {
 		switch {
 		case fenced && !known:
 			hs.Why = "never unfenced since the store was formatted"
-		case fenced && !rec.Fenced:
+		case fenced && e.distrusted[h.Name]:
 			hs.Why = "the store lost records at the last start; nobody is believed until unfenced"
 		case fenced && len(e.pending[h.Name]) > 0:
 			hs.Why = fmt.Sprintf("the cut of %v is not confirmed yet", names(e.pending[h.Name]))
@@ -86,6 +86,9 @@ func (e *Enclosure) storeStatus() StoreStatus {
 func (e *Enclosure) warningsLocked() []string {
 	var w []string
 	for _, h := range slices.Sorted(maps.Keys(e.distrusted)) {
+		if e.host(h) == nil {
+			continue
+		}
 		w = append(w, h+" counts as fenced since the store lost records: baton unfence "+h+" when it may take part")
 	}
 	for _, s := range e.slots {

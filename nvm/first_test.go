@@ -57,7 +57,7 @@ func TestFirstStart(t *testing.T) {
 			cuts, again, halves := 0, 0, 0
 			for n := range writes {
 				for ti, tear := range tears {
-					if ti >= len(nvmtest.Tears) && (n+ti)%(thin*max(1, sh.g.Page/64)) != 0 {
+					if every := thin * max(1, sh.g.Page/64); (n+ti)%every != 0 && (thin > 1 || ti >= len(nvmtest.Tears)) {
 						continue
 					}
 					seed := cutSeed()*1_000_003 + uint64(n*1000+ti)
@@ -74,7 +74,7 @@ func TestFirstStart(t *testing.T) {
 					for k := -1; k < probe.Ops(); k++ {
 						// Where a page was torn matters to the next start, not to
 						// each of its writes.
-						if k > 0 && ti >= len(nvmtest.Tears) && (k+ti)%7 != 0 || k > 12 && (k+n+ti)%4 != 0 {
+						if k > 0 && ti >= len(nvmtest.Tears) && (k+ti)%13 != 0 || k > 12 && (k+n+ti)%4 != 0 {
 							continue
 						}
 						d := clone(m, seed+uint64(k)+1)
@@ -152,6 +152,9 @@ func TestFormatAgain(t *testing.T) {
 			seen := map[nvm.State]int{}
 			for n := range writes {
 				for ti, tear := range nvmtest.Tears {
+					if (n+ti)%thin != 0 {
+						continue
+					}
 					seed := cutSeed()*1_000_003 + uint64(n*100+ti)
 					m := clone(old, seed)
 					m.Cut(n, tear.Tear)

@@ -100,7 +100,8 @@ func TestInspectWhileWriting(t *testing.T) {
 			case <-stop:
 				return
 			default:
-				if err := s.Put(bg, nvm.Urgent, rec("a", fmt.Sprint(i)), rec("b", fmt.Sprint(i))); err != nil {
+				// Of two pages, so that what was read at two instants does not fit.
+				if err := s.Put(bg, nvm.Urgent, rec("a", fmt.Sprintf("%060d", i)), rec("b", fmt.Sprintf("%060d", i))); err != nil {
 					t.Error(err)
 					return
 				}

@@ -118,7 +118,7 @@ func (t *tool) steps(m mgmt.Move, shown int) int {
 			if !m.Preserve {
 				kept = "not keeping memory"
 			}
-			t.say("%s: %s (%s) %s -> %s, %s", m.VM, count(len(m.Slots), "slot"), strings.Join(m.Slots, " "), orFree(m.From), m.To, kept)
+			t.say("%s: %s (%s) %s -> %s, %s", orDash(m.VM), count(len(m.Slots), "slot"), strings.Join(m.Slots, " "), orFree(m.From), orFree(m.To), kept)
 		}
 		s := m.Steps[i]
 		fmt.Fprintln(t.stdout, wrap(fmt.Sprintf("%7.1f ms  %-10s  %s", float64(s.AtUS)/1000, s.Name, s.Text), 24))
@@ -128,14 +128,16 @@ func (t *tool) steps(m mgmt.Move, shown int) int {
 
 // moveEnd says how a move ended, and what is to be done now.
 func (t *tool) moveEnd(m mgmt.Move) error {
-	switch m.State {
-	case "done":
+	switch {
+	case m.State == "done" && m.To == "": // a release that had been blocked
+		t.say("done: %s with nobody.", strings.Join(m.Slots, " "))
+	case m.State == "done":
 		took := ""
 		if n := len(m.Steps); n > 0 {
 			took = fmt.Sprintf(" in %.0f ms", float64(m.Steps[n-1].AtUS)/1000)
 		}
 		t.say("done%s. Memory preserved: %s. %s must now start %s and acknowledge.", took, memoryOf(m.Memory), m.To, m.VM)
-	case "running":
+	case m.State == "running":
 		t.say("%s is still being moved.", m.VM)
 		t.next("baton moves " + m.ID)
 	default:
@@ -210,7 +212,7 @@ var movesCommand = command{
 					return t.printJSON(m)
 				}
 				t.steps(m, 0)
-				t.say("%s: %s %s -> %s: %s", m.ID, m.VM, orFree(m.From), m.To, m.State)
+				t.say("%s: %s %s -> %s: %s", m.ID, orDash(m.VM), orFree(m.From), orFree(m.To), m.State)
 				t.line("reason", m.Reason)
 				return nil
 			}
@@ -227,7 +229,7 @@ var movesCommand = command{
 			}
 			rows := make([][]string, 0, len(moves))
 			for _, m := range moves {
-				rows = append(rows, []string{m.ID, m.VM, orFree(m.From), m.To, m.State})
+				rows = append(rows, []string{m.ID, orDash(m.VM), orFree(m.From), orFree(m.To), m.State})
 			}
 			fmt.Fprint(t.stdout, table([]column{{head: "ID"}, {head: "VM"}, {head: "FROM"}, {head: "TO"}, {head: "STATE"}}, rows))
 			return nil

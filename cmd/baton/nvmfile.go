@@ -13,6 +13,7 @@ import (
 	"baton/ee"
 	"baton/enclosure/plan"
 	"baton/mgmt"
+	"baton/mgmt/config"
 	"baton/nvm/image"
 )
 
@@ -412,13 +413,38 @@ func recordText(key string, value []byte) (kind, text string) {
 		if f, err := plan.DecodeFloor(value); err == nil {
 			return "floor", fmt.Sprintf("generations above %d, of store %08x", f.Counter, f.Incarnation)
 		}
+	case prefix == plan.PrefixAudit:
+		if a, err := plan.DecodeAudit(value); err == nil {
+			return "audit", fmt.Sprintf("%d, run %d at %s: %s%s", a.Seq, a.Run, age(a.Uptime.Milliseconds()), a.Text, by(a.By))
+		}
+	case key == plan.KeyConfiguration:
+		if c, err := plan.DecodeConfiguration(value); err == nil {
+			return "config", configText(c)
+		}
+	case key == plan.KeyConfigMark && len(value) == 4:
+		return "config", fmt.Sprintf("its version is %d", binary.LittleEndian.Uint32(value))
 	}
-	kinds := map[string]string{"c": "config", "l": "audit"}
-	kind = kinds[key[:min(1, len(key))]]
-	if kind == "" {
-		kind = "other"
+	return "other", fmt.Sprintf("key %q: %d bytes %s", key, len(value), printed(value))
+}
+
+func by(who string) string {
+	if who == "" {
+		return ""
 	}
-	return kind, fmt.Sprintf("key %q: %d bytes %s", key, len(value), printed(value))
+	return " (by " + who + ")"
+}
+
+// configText says where the text of a configuration is; 'baton nvm dump
+// --records' shows records, not texts of many lines.
+func configText(c plan.Configuration) string {
+	if c.Packed == nil {
+		return fmt.Sprintf("version %d, in a file with SHA-256 %x", c.Version, c.Sum)
+	}
+	text, err := config.Unpack(c.Packed)
+	if err != nil {
+		return fmt.Sprintf("version %d, can not be unpacked: %v", c.Version, err)
+	}
+	return fmt.Sprintf("version %d, %d bytes of text", c.Version, len(text))
 }
 
 // printed is what a person can read of bytes, in dots.

@@ -9,9 +9,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"baton/ee"
 	"baton/enclosure/plan"
+	"baton/mgmt/config"
 	"baton/nvm"
 	"baton/nvm/image"
 
@@ -41,7 +43,8 @@ func wholeStore(off int64) ([]byte, error) {
 		{put(start.Key(), start.Encode())}, {put(plan.SlotKey(plan.PrefixAdopted, 1), adopted.Encode())},
 		{put(plan.PrefixHost+"server1", hosts["server1"].Encode())}, {put(plan.PrefixHost+"server2", hosts["server2"].Encode())},
 		{put(plan.KeyRoll, plan.RollOf(hosts).Encode())}, {put(plan.KeyFloor, plan.Floor{Incarnation: incarnation, Counter: 9}.Encode())},
-		{put("c", []byte("\x01\x02text"))},
+		{put(plan.KeyConfiguration, plan.Configuration{Version: 7, Packed: config.Pack([]byte("{}"))}.Encode())},
+		{put(plan.PrefixAudit+"\x00", plan.Audit{Seq: 3, Run: 1, Uptime: time.Minute, Kind: "fence", Text: "server2: fenced", By: "uid 0"}.Encode())},
 	}
 	im, err := image.New("new", bytes.Repeat([]byte{0xff}, chipSize), image.Options{Offset: off})
 	if err == nil {

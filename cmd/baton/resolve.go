@@ -79,7 +79,7 @@ func (t *tool) showBlocked(e mgmt.Enclosure, blocked []mgmt.Move) error {
 	var next []string
 	inMove := map[string]bool{}
 	for _, m := range blocked {
-		fmt.Fprintln(t.stdout, wrap(fmt.Sprintf("%s: %s (%s) %s -> %s is %s: %s", m.ID, m.VM, strings.Join(m.Slots, " "), orFree(m.From), m.To, m.State, orDash(m.Reason)), 2))
+		fmt.Fprintln(t.stdout, wrap(fmt.Sprintf("%s: %s (%s) %s -> %s is %s: %s", m.ID, m.VM, strings.Join(m.Slots, " "), orFree(m.From), orFree(m.To), m.State, orDash(m.Reason)), 2))
 		id := ""
 		if len(blocked) > 1 {
 			id = m.ID + " "

@@ -61,6 +61,14 @@ func TestRestartInPlace(t *testing.T) {
 	if m, err := b.move(1, "server1"); err != nil || m.State != "done" {
 		t.Fatalf("%+v, %v", m, err)
 	}
+	// What happened so far goes into the store before anything is counted.
+	last, since := b.w.PageWrites("store"), time.Now()
+	b.until("a store that is written to no more", func() bool {
+		if now := b.w.PageWrites("store"); now != last {
+			last, since = now, time.Now()
+		}
+		return time.Since(since) > 3*time.Second
+	})
 	k := a.current(t.Context()).keeper
 	text := strings.Replace(k.Config().Text, `"enclosure": "bench"`, `"enclosure": "bench2"`, 1)
 

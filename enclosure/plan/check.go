@@ -24,7 +24,8 @@ type CheckInput struct {
 	// Known are the records as a running store has them in RAM: then what a page
 	// loses costs nothing. nil = those on the medium count.
 	Known []nvm.Record
-	// Free is how many pages the running store can still write; -1 = not known.
+	// Free is how many pages a running store can still write; it means nothing
+	// without Known.
 	Free int
 	// Gone is how many damaged pages were cleared when the store was opened, of
 	// which it is no more known what they held.
@@ -292,18 +293,18 @@ func (c *check) pages(s *nvm.Inspection) {
 	if c.in.Gone > 0 {
 		c.found(Note, c.in.StoreWhere, fmt.Sprintf("%d damaged pages were found when it was opened", c.in.Gone), "", "what was in them, if it was not old")
 	}
-	if why := full(s, c.in.Free); why != "" {
+	if why := c.full(s); why != "" {
 		c.found(Damage, c.in.StoreWhere, why, "", "nothing yet: changes are refused; make a backup, make the store anew and restore")
 	}
 }
 
 // full says in what way a store has no room, or "". An inspection counts
 // assignments that the agent would let go of: those are left out.
-func full(s *nvm.Inspection, free int) string {
-	if free == 0 {
+func (c *check) full(s *nvm.Inspection) string {
+	switch {
+	case c.in.Known != nil && c.in.Free == 0:
 		return "is full: no page is free"
-	}
-	if free > 0 {
+	case c.in.Known != nil:
 		return ""
 	}
 	size, held := 0, 0

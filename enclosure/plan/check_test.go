@@ -108,7 +108,7 @@ func newBench(t failer, n int, seed uint64) *bench {
 
 func (b *bench) input(t failer) CheckInput {
 	t.Helper()
-	in := CheckInput{Free: -1, Slots: b.slots, Hosts: b.hosts}
+	in := CheckInput{Slots: b.slots, Hosts: b.hosts}
 	in.Store, in.StoreErr = nvm.Inspect(bg, b.chip)
 	if in.StoreErr != nil {
 		t.Fatal(in.StoreErr)
@@ -382,13 +382,13 @@ func TestCheckMedium(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			in := CheckInput{Free: -1}
+			in := CheckInput{}
 			in.Store, in.StoreErr = nvm.Inspect(bg, m)
 			return in
 		}, "formatted", "another medium", true},
 		{"full", func() CheckInput {
 			in := b.input(t)
-			in.Free = 0
+			in.Known, in.Free = live(in.Store), 0
 			return in
 		}, "formatted", "is full", false},
 	} {
@@ -550,4 +550,71 @@ func sealBlock(page []byte) {
 	at := page[ee.DigestOffset:][:ee.DigestSize]
 	clear(at)
 	binary.LittleEndian.PutUint32(at, crc32.Checksum(page, castagnoli))
+}
+
+// TestCheckLostNewest: where the newest record of a slot and its block are both
+// lost, the generation that it gets is above the lost one, whatever that was.
+func TestCheckLostNewest(t *testing.T) {
+	b := newBench(t, 20, 3)
+	a := b.now["gpu1"]
+	in := b.input(t)
+	img := b.chip.Image()
+	for _, k := range in.Store.Batches {
+		if k.Records != nil && k.Records[0].Key == a.Key() {
+			clear(img[k.Pages[0]*64:][:40])
+		}
+	}
+	b.chip.Load(img)
+	b.blocks["gpu1"][40] ^= 1
+	if _, again := b.repair(t); again.Todo() {
+		t.Errorf("again: %+v", again)
+	}
+	if now, ok := b.slot(t, "gpu1"); !ok || now.To != ee.GroupFree || !now.VM.IsZero() || now.Gen < LostGap {
+		t.Errorf("gpu1 = %+v, %v; want free, and well above all that are known", now, ok)
+	}
+}
+
+// TestCheckFencesStepByStep: a repair that is cut short between the records of
+// hosts is noticed: the roll is complete with the last of them only.
+func TestCheckFencesStepByStep(t *testing.T) {
+	for _, lost := range []nvm.Record{
+		{Key: PrefixHost + "b", Value: Host{Epoch: 1, Serial: 1}.Encode()},
+		{Key: PrefixHost + "b"},
+		{Key: KeyRoll},
+	} {
+		b := newBench(t, 20, 3)
+		b.put(t, lost)
+		in := b.input(t)
+		c := Check(in)
+		recs := live(in.Store)
+		todo := slices.Concat(c.Repair.Batches...)
+		for i, r := range todo {
+			recs = slices.DeleteFunc(recs, func(o nvm.Record) bool { return o.Key == r.Key })
+			recs = append(recs, r)
+			k := readBook(recs)
+			if done := i == len(todo)-1; k.roll.Complete(k.hosts) != done {
+				t.Errorf("%q: after record %d of %d the roll is complete: %v", lost.Key, i+1, len(todo), !done)
+			}
+		}
+	}
+}
+
+// TestCheckFullOffline: an image tells that it is full although nobody runs it.
+func TestCheckFullOffline(t *testing.T) {
+	b := newBench(t, 3, 1)
+	if find(Check(b.input(t)), "is full") != nil {
+		t.Error("a store that is not full is said to be")
+	}
+	s, _, err := nvm.Mount(bg, b.chip, nvm.Options{ReservePages: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; ; i++ {
+		if err := s.Put(bg, nvm.Normal, nvm.Record{Key: fmt.Sprintf("l%03d", i), Value: make([]byte, 40)}); err != nil {
+			break
+		}
+	}
+	if f := find(Check(b.input(t)), "is full"); f == nil || f.Grade != Damage || f.Repair != "" {
+		t.Errorf("finding = %+v; want that it is full", f)
+	}
 }

@@ -20,8 +20,12 @@
 //	in.Blocks = ... // of this image (im.Block), of other images, or none
 //	c := plan.Check(in)
 //	... print c.Findings ...
-//	if !c.Repair.None() {
-//		err = im.Repair(ctx, c.Repair)
+//	todo := c.Repair
+//	if c.Format && format { // all is lost, and the user has said so
+//		todo = c.Anew(incarnation) // random, not 0
+//	}
+//	if !todo.None() {
+//		err = im.Repair(ctx, todo)
 //		err = im.Save(newPath, false)
 //	}
 //
