@@ -54,6 +54,13 @@ func (e *Enclosure) AdoptionOf(ctx context.Context, name string) (Adoption, erro
 	}
 	short, cancel := context.WithTimeout(ctx, lockWait)
 	defer cancel()
+	// One after the other: a move waits for one look, not for all who look.
+	select {
+	case e.looking <- struct{}{}:
+		defer func() { <-e.looking }()
+	case <-short.Done():
+		return Adoption{}, &Error{Code: CodeBusy, Slot: name, What: "others look who is in a slot", Err: short.Err(), State: "nothing was changed", Next: "try again", Retry: true}
+	}
 	if err := e.acquire(short, pollHolder, true, s); err != nil {
 		return Adoption{}, err
 	}
@@ -350,6 +357,9 @@ func (e *Enclosure) adoptRecords(s *slot, a Adoption, l look) []record {
 	}
 	n := plan.Assignment{Kind: plan.KindAdopt, To: ee.GroupFree, VM: keptFor(e.state(s)), Slots: plan.SlotSet(0).With(s.index), Gen: e.reserveGen()}
 	recs = append(recs, e.assignmentRecord(n), e.evidenceRecord(s, plan.Evidence{Flag: plan.Void, Gen: n.Gen, Why: why}))
+	if groups := e.mayReach(s); len(groups) > 0 {
+		recs = append(recs, e.uncutRecord(s, plan.UncutOf(n.Gen, groups)))
+	}
 	if id := s.found(l); id != s.expected() {
 		recs = append(recs, e.adoptedRecord(s, plan.Adopted{Configured: s.configured(), Found: id}))
 	}

@@ -219,7 +219,9 @@ func (e *Enclosure) releaseSlots(ctx context.Context, vm VMConfig, slots []*slot
 	}
 	if f := e.settled(work, slots); f != nil {
 		e.newPass(itemsOf(slots), nil).block(work, f.err)
-		return f.err
+		failed := *f.err
+		failed.State = "released by the records; the set is blocked, and tried again by itself"
+		return &failed
 	}
 	for _, s := range slots {
 		e.recordDoubt(work, s) // a cut without guard and hold has reset the device

@@ -24,9 +24,9 @@ type DrainRequest struct {
 // Drained is what became of a host's slots.
 type Drained struct {
 	Host string
-	Done bool         // no slot is with the host by the records
+	Done bool         // no slot is with the host, by the records and by what was read of its cut
 	Sets []DrainedSet // in the order in which they were done; the first that failed is the last
-	Left []string     // slots that are still with the host
+	Left []string     // slots that are still with the host, or not seen to be cut from it
 }
 
 // DrainedSet is what became of a VM's slots.
@@ -76,8 +76,7 @@ func (e *Enclosure) Drain(ctx context.Context, r DrainRequest) (Drained, error) 
 		if !going || ctx.Err() != nil {
 			break
 		}
-		// A set that was begun is carried through.
-		done := e.drainOne(context.WithoutCancel(ctx), r, set, h.Group)
+		done := e.drainOne(ctx, r, set, h.Group)
 		d.Sets = append(d.Sets, done)
 		going = done.gone()
 		text := fmt.Sprintf("%s: %d of %d sets: %v of %q %s", r.Host, len(d.Sets)-before, len(sets), done.Slots, done.VM, done.State)
@@ -90,7 +89,9 @@ func (e *Enclosure) Drain(ctx context.Context, r DrainRequest) (Drained, error) 
 		}
 		e.emit(ev)
 	}
-	d.Left = names(e.slotsOf(h.Group))
+	d.Left = names(e.slotsWhere(func(s *slot) bool {
+		return s.st.Known() && s.st.Now.To == h.Group || s.uncutFrom(h.Group) && e.confirmable(s)
+	}))
 	d.Done = len(d.Left) == 0
 	text := fmt.Sprintf("%s: drained", r.Host)
 	switch {
@@ -177,6 +178,12 @@ func (e *Enclosure) mayDrain(r DrainRequest, sets []drainSet) error {
 			if err := e.usable(s); err != nil {
 				return err
 			}
+			e.mu.Lock()
+			unread := s.readErr
+			e.mu.Unlock()
+			if unread != nil {
+				return s.untouched("the engine can not be read", unread)
+			}
 		}
 		if set.vm == nil {
 			continue
@@ -226,8 +233,15 @@ func drainID(drain ee.UUID, vm string) ee.UUID {
 	return u
 }
 
+// carryOn is how long a set that was begun is carried on when nobody waits for
+// it any more: the hardware needs no longer, and a host that has not appeared by
+// then is not waited for. It is less than an agent that is stopped is given.
+const carryOn = 5 * time.Second
+
 // drainOne moves or releases one set.
 func (e *Enclosure) drainOne(ctx context.Context, r DrainRequest, set drainSet, from uint16) DrainedSet {
+	ctx, cancel := lasting(ctx, carryOn)
+	defer cancel()
 	if set.vm == nil || r.To == "" {
 		return e.drainRelease(ctx, r, set, from)
 	}
@@ -242,6 +256,16 @@ func (e *Enclosure) drainOne(ctx context.Context, r DrainRequest, set drainSet, 
 		d.State, d.Reason = drainFailed, "this drain has moved the set before, and it has come back: use a new ID"
 	}
 	return d
+}
+
+// lasting ends d after ctx.
+func lasting(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		_ = waitFor(longer, nil, d)
+		cancel()
+	})
+	return longer, func() { stop(); cancel() }
 }
 
 func (e *Enclosure) drainRelease(ctx context.Context, r DrainRequest, set drainSet, from uint16) DrainedSet {

@@ -115,6 +115,14 @@ func TestDrainRefused(t *testing.T) {
 			r.W.Slot("gpu2").SetEngine(ee.EngineID, newMAC)
 			r.Restart()
 		}, enclosure.CodeIdentity, "gpu2"},
+		{"an engine that can not be read", func(r *rig.Rig) enclosure.DrainRequest { return drainTo(r, rig.B) }, func(_ *testing.T, r *rig.Rig) {
+			r.W.Slot("gpu2").Kill()
+			r.Verdict("gpu2")
+		}, enclosure.CodeHardware, "gpu2"},
+		{"an engine that can not be read, released", func(r *rig.Rig) enclosure.DrainRequest { return drainFree(r, "hold") }, func(_ *testing.T, r *rig.Rig) {
+			r.W.Slot("gpu2").Kill()
+			r.Verdict("gpu2")
+		}, enclosure.CodeHardware, "gpu2"},
 		{"a VM that is no longer configured", func(r *rig.Rig) enclosure.DrainRequest { return drainTo(r, rig.B) }, func(_ *testing.T, r *rig.Rig) {
 			r.Config.VMs = r.Config.VMs[:1]
 			r.Restart()

@@ -40,6 +40,7 @@ type Enclosure struct {
 	order      []ee.UUID                // of moves, oldest first
 	fencing    map[string]chan struct{} // closed at the host's next fence
 	hostWrite  chan struct{}            // full while a host's record is written
+	looking    chan struct{}            // full while somebody looks who is in a slot
 	hostLocks  map[string]chan struct{} // full = a fence or unfence of the host is under way
 	repairing  chan struct{}            // full while a repair of the store is under way; nil = none ever was
 	pending    map[string][]*slot       // host -> slots whose cut from it is not confirmed
@@ -75,6 +76,7 @@ func Open(ctx context.Context, cfg Config, opt Options) (*Enclosure, error) {
 		fencing:    map[string]chan struct{}{},
 		hostLocks:  map[string]chan struct{}{},
 		hostWrite:  make(chan struct{}, 1),
+		looking:    make(chan struct{}, 1),
 		pending:    map[string][]*slot{},
 		distrusted: map[string]bool{},
 		changed:    make(chan struct{}),

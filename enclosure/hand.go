@@ -113,8 +113,8 @@ func (e *Enclosure) Power(ctx context.Context, r PowerRequest) error {
 	if err != nil {
 		return e.refused(r.By, err)
 	}
-	on := before.Control&ee.CtlPower != 0
-	if r.State == PowerOn && on || r.State == PowerOff && !on {
+	told, has := before.Control&ee.CtlPower != 0, before.Status&ee.StatPower != 0
+	if r.State == PowerOn && told && has || r.State == PowerOff && !told && !has {
 		return nil
 	}
 	// Once begun it is carried through: a device is not left without power
@@ -150,7 +150,7 @@ func (e *Enclosure) mayPower(ctx context.Context, s *slot, r PowerRequest) (ee.O
 		return none, s.untouched("the engine can not be read", err)
 	}
 	st := e.state(s)
-	if st.Now.To != ee.GroupFree && (r.State != PowerOn || o.Control&ee.CtlPower == 0) {
+	if st.Now.To != ee.GroupFree && (r.State != PowerOn || o.Control&ee.CtlPower == 0 || o.Status&ee.StatPower == 0) {
 		return none, &Error{
 			Code: CodeInUse, Slot: s.cfg.Name, State: "nothing was changed",
 			What: fmt.Sprintf("the slot is with %s: power is not switched under a host", e.groupName(st.Now.To)),
@@ -187,7 +187,8 @@ func (e *Enclosure) switchPower(ctx context.Context, s *slot, before ee.Observat
 			}
 		}
 	}
-	if state != PowerOn && before.Control&ee.CtlPower != 0 {
+	told := before.Control&ee.CtlPower != 0
+	if state != PowerOn && (told || before.Status&ee.StatPower != 0) {
 		err := set(control, func(o ee.Observation) bool { return o.Status&ee.StatPower == 0 })
 		if err != nil {
 			failed := s.hardware("the device's power could not be switched off", err)
@@ -203,9 +204,11 @@ func (e *Enclosure) switchPower(ctx context.Context, s *slot, before ee.Observat
 			return s.hardware("the device has no power", err)
 		}
 	}
-	// A power-up that is one has a new epoch.
+	// A power-up that is one has a new epoch; one that was asked for before may
+	// have it already.
+	late := state == PowerOn && told
 	err := set(control|ee.CtlPower, func(o ee.Observation) bool {
-		return o.Status&ee.StatPower != 0 && o.Status&ee.StatResetting == 0 && o.Epoch != before.Epoch
+		return o.Status&ee.StatPower != 0 && o.Status&ee.StatResetting == 0 && (late || o.Epoch != before.Epoch)
 	})
 	if err != nil {
 		failed := s.hardware("the device's power did not come on", err)
@@ -453,12 +456,43 @@ func (e *Enclosure) Resolve(ctx context.Context, id ee.UUID, drop []string, by s
 		m = copyMove(now)
 	}
 	e.mu.Unlock()
+	if absent := e.awaitRest(work, m, set, dropped); len(absent) > 0 {
+		m.State, m.Reason = MoveWaiting, fmt.Sprintf("links are on, but the engine of %s has not appeared at %v", m.To, absent)
+		e.mu.Lock()
+		if now := e.moves[id]; now != nil {
+			now.State, now.Reason = m.State, m.Reason
+		}
+		e.mu.Unlock()
+	}
 	text := fmt.Sprintf("move %s without %v: %s", id, names(dropped), m.State)
-	if m.Reason != "" && m.State == MoveBlocked {
+	if m.Reason != "" && m.State != MoveDone {
 		text += ": " + m.Reason
 	}
 	e.emit(Event{Kind: "resolve", VM: m.VM, Host: m.To, Move: id.String(), Text: text, By: by})
 	return m, nil
+}
+
+// awaitRest waits, as a move does, until the engine of the host is there at what
+// is left of a set that went on, and returns where it is not.
+func (e *Enclosure) awaitRest(ctx context.Context, m Move, set, dropped []*slot) (absent []string) {
+	if m.State != MoveDone || m.To == "" {
+		return nil
+	}
+	p := e.newPass(itemsOf(slices.DeleteFunc(slices.Clone(set), func(s *slot) bool { return slices.Contains(dropped, s) })), nil)
+	for _, it := range p.items {
+		it.want = e.desire(it.s)
+		if !it.want.Link {
+			return nil
+		}
+	}
+	stop := e.fenceSignal(m.To)
+	deadline := time.Now().Add(DefaultWait)
+	for pausing := peerPoll; ; pausing = min(2*pausing, time.Second) {
+		absent, _ = e.peers(ctx, p) // of a foreign one the poller takes care
+		if len(absent) == 0 || time.Now().After(deadline) || waitFor(ctx, stop, pausing) {
+			return absent
+		}
+	}
 }
 
 // blockedSet returns the set that is blocked in a move, by index.

@@ -705,6 +705,17 @@ func (e *Enclosure) recordedLocked(id ee.UUID, others bool) (Move, bool) {
 			continue
 		}
 		m.Slots = append(m.Slots, s.cfg.Name)
+		// Where it came from, as long as the slot's last two assignments tell.
+		var from *HostConfig
+		switch now, prior := s.st.Now, s.st.Prior; {
+		case now.Gen == a.Gen && a == intent && prior != nil:
+			from = e.hostOf(prior.To)
+		case now.Kind == plan.KindUndo && now.ID == id:
+			from = e.hostOf(now.To)
+		}
+		if from != nil {
+			m.From = from.Name
+		}
 		if s.blockedBy(id) {
 			m.State, m.Reason = MoveBlocked, s.blocked.reason.Error()
 		}

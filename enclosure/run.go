@@ -345,10 +345,11 @@ func (e *Enclosure) watchPeer(ctx context.Context, s *slot) {
 	e.mu.Unlock()
 }
 
-// allLinked tells whether every slot of m has a peer. Enclosure.mu is held.
+// allLinked tells whether every slot of m has a peer, but for those that were
+// taken out of it. Enclosure.mu is held.
 func (e *Enclosure) allLinked(m *Move) bool {
 	for _, s := range e.slots {
-		if slices.Contains(m.Slots, s.cfg.Name) && s.peer.MAC.IsZero() {
+		if slices.Contains(m.Slots, s.cfg.Name) && s.st.Now.ID == m.ID && s.peer.MAC.IsZero() {
 			return false
 		}
 	}

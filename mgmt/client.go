@@ -17,8 +17,9 @@ import (
 
 // Client asks an agent over its Unix socket. It is safe for concurrent use.
 type Client struct {
-	socket string
-	http   http.Client
+	socket   string
+	http     http.Client
+	patience time.Duration // with who only looks; agents answer within half of it
 }
 
 // UnreachableError is returned when no answer came: nobody listens, the
@@ -39,7 +40,7 @@ func (e *UnreachableError) Unwrap() error { return e.Err }
 // something.
 func Dial(socket string) *Client {
 	dialer := net.Dialer{Timeout: 5 * time.Second}
-	return &Client{socket: socket, http: http.Client{Transport: &http.Transport{
+	return &Client{socket: socket, patience: time.Minute, http: http.Client{Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return dialer.DialContext(ctx, "unix", socket)
 		},
@@ -51,7 +52,8 @@ func Dial(socket string) *Client {
 // Close drops idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// All methods below block until the answer is there or ctx ends. Their errors
+// All methods below block until the answer is there or ctx ends; those that only
+// look, for a minute at most. Their errors
 // are *Problem, where the agent refused or failed, or *UnreachableError.
 
 // Enclosure reads all there is to see.
@@ -241,6 +243,8 @@ func (c *Client) Audit(ctx context.Context) (Audit, error) {
 
 // Metrics reads the metrics, in Prometheus text format.
 func (c *Client) Metrics(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.patience)
+	defer cancel()
 	var text []byte
 	err := c.do(ctx, http.MethodGet, "/v1/metrics", nil, &text)
 	return string(text), err
@@ -300,6 +304,8 @@ func (c *Client) Watch(ctx context.Context, after string, fn func(Event) error) 
 func slotPath(slot, verb string) string { return "/v1/slots/" + url.PathEscape(slot) + "/" + verb }
 
 func get[T any](ctx context.Context, c *Client, path string) (T, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.patience)
+	defer cancel()
 	var v T
 	err := c.do(ctx, http.MethodGet, path, nil, &v)
 	return v, err

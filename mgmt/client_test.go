@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // answering serves h on a socket.
@@ -79,6 +80,30 @@ func TestUnreachable(t *testing.T) {
 	}
 	if err := c.Watch(t.Context(), "", func(Event) error { return nil }); !errors.As(err, &u) {
 		t.Errorf("Watch: %v", err)
+	}
+}
+
+// An agent that takes connections and is stuck does not keep who only looks.
+func TestStuck(t *testing.T) {
+	end := make(chan struct{})
+	c := answering(t, func(http.ResponseWriter, *http.Request) { <-end })
+	defer close(end)
+	c.patience = 50 * time.Millisecond
+	done := make(chan error, 1)
+	go func() {
+		_, err := c.Enclosure(t.Context())
+		if err == nil {
+			_, err = c.Metrics(t.Context())
+		}
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		if !errors.As(err, new(*UnreachableError)) {
+			t.Errorf("stuck: %v", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("it waits for ever")
 	}
 }
 

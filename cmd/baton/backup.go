@@ -114,6 +114,10 @@ nothing: who has which slot is read from the slots.`,
 			if !t.json {
 				t.restoration(args[0], b, would)
 			}
+			if *dry && len(would.Changes) == 0 {
+				t.next("baton status")
+				return nil
+			}
 			if *dry {
 				t.next("baton restore " + args[0])
 				return nil
@@ -139,7 +143,10 @@ func readBackup(file string) (b mgmt.Backup, err error) {
 	if err == nil {
 		err = json.Unmarshal(data, &b)
 	}
-	if err != nil || b.Format == 0 {
+	if err == nil && b.Format == 0 {
+		err = errors.New("it has no format")
+	}
+	if err != nil {
 		return b, &mgmt.Problem{Code: "bad-backup", Detail: fmt.Sprintf("%s is not what 'baton backup' writes: %v", file, err), State: "nothing was changed"}
 	}
 	return b, nil

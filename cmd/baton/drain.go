@@ -49,7 +49,7 @@ sets that are done stay done.`,
 			if err := t.confirm(ctx, *yes, "%s", drainQuestion(e, args[0], r)); err != nil {
 				return err
 			}
-			return t.drain(ctx, e, args[0], r)
+			return t.drain(ctx, e, args[0], r, *id != "")
 		}
 	},
 }
@@ -65,11 +65,27 @@ func drainQuestion(e mgmt.Enclosure, host string, r mgmt.DrainRequest) string {
 	}
 	switch {
 	case r.To != "":
-		return what + " moved to " + r.To
+		what += " moved to " + r.To
 	case r.Release == "free":
-		return what + " cut and free; the memory of the devices is lost"
+		what += " cut and free; the memory of the devices is lost"
+	default:
+		what += " cut and held"
 	}
-	return what + " cut and held"
+	if vms := unreleased(e, host); len(vms) > 0 {
+		what += fmt.Sprintf("; links are cut under a VM that still runs: stop %s first", strings.Join(vms, ", "))
+	}
+	return what
+}
+
+// unreleased lists the VMs that have slots with host and have not released them.
+func unreleased(e mgmt.Enclosure, host string) []string {
+	var out []string
+	for _, s := range e.Slots {
+		if s.Host == host && s.VM != "" && !s.Released && !slices.Contains(out, s.VM) {
+			out = append(out, s.VM)
+		}
+	}
+	return out
 }
 
 // vmsOf lists the VMs that have slots with host; "" are slots without VM.
@@ -93,8 +109,9 @@ func slotsOf(e mgmt.Enclosure, host, vm string) []string {
 	return out
 }
 
-// drain asks for a drain and shows what happens to the host's sets meanwhile.
-func (t *tool) drain(ctx context.Context, e mgmt.Enclosure, host string, r mgmt.DrainRequest) error {
+// drain asks for a drain and shows what happens to the host's sets meanwhile;
+// named = a person gave its ID.
+func (t *tool) drain(ctx context.Context, e mgmt.Enclosure, host string, r mgmt.DrainRequest, named bool) error {
 	vms := vmsOf(e, host)
 	finish := t.progress(ctx, func(ev mgmt.Event) bool {
 		return ev.Kind == "drain" || ev.Kind == "step" && slices.Contains(vms, ev.VM)
@@ -114,7 +131,7 @@ func (t *tool) drain(ctx context.Context, e mgmt.Enclosure, host string, r mgmt.
 	if t.json {
 		err = t.printJSON(d)
 	} else {
-		t.drained(d, r)
+		t.drained(d, r, named)
 	}
 	if err == nil && !d.Done {
 		err = &outcome{exitFailed}
@@ -162,7 +179,7 @@ func (t *tool) progress(ctx context.Context, wants func(mgmt.Event) bool) (finis
 	}
 }
 
-func (t *tool) drained(d mgmt.Drained, r mgmt.DrainRequest) {
+func (t *tool) drained(d mgmt.Drained, r mgmt.DrainRequest, named bool) {
 	rows := make([][]string, 0, len(d.Sets))
 	for _, s := range d.Sets {
 		rows = append(rows, []string{orDash(s.VM), strings.Join(s.Slots, " "), s.State})
@@ -181,9 +198,16 @@ func (t *tool) drained(d mgmt.Drained, r mgmt.DrainRequest) {
 		t.next("baton status", "baton fence "+d.Host+", if it must not come back by itself")
 		return
 	}
+	again := "mend the cause, then the same command again: what is done stays done"
+	if n := len(d.Sets); named && n > 0 && slices.Contains([]string{"undone", "held", "blocked"}, d.Sets[n-1].State) {
+		again = "mend the cause, then drain with another --id: this one has had its effect"
+	}
 	reason, state := "the first set that failed ended it", "left with "+d.Host+": "+orDash(strings.Join(d.Left, " "))
-	if n := len(d.Sets); n > 0 && d.Sets[n-1].Reason != "" {
+	switch n := len(d.Sets); {
+	case n == 0:
+		reason = "its cut was not seen"
+	case d.Sets[n-1].Reason != "":
 		reason = d.Sets[n-1].Reason
 	}
-	t.complain(fmt.Sprintf("%s is not empty: %s", d.Host, reason), "state", state, "next", "mend the cause, then the same command again: what is done stays done")
+	t.complain(fmt.Sprintf("%s is not empty: %s", d.Host, reason), "state", state, "next", again)
 }

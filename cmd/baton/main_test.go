@@ -359,6 +359,25 @@ func TestWrap(t *testing.T) {
 	}
 }
 
+// TestLongNames: names of VMs and hosts may be long, and tables are not.
+func TestLongNames(t *testing.T) {
+	vm, host := strings.Repeat("train", 10), strings.Repeat("server", 5)
+	for _, text := range []string{
+		table([]column{{head: "ID"}, {head: "VM"}, {head: "FROM"}, {head: "TO"}, {head: "STATE"}}, [][]string{{newUUID(), vm, host, host, "waiting"}}),
+		table([]column{{head: "SLOT"}, {head: "DEVICE", least: 9}, {head: "GROUP", right: true}, {head: "HOST"}, {head: "LINK"}, {head: "VM"}, {head: "MEMORY"}},
+			[][]string{{"gpu0", "10de:2330 accelerator", "4093", host, "no peer", vm, "not kept, guarded"}}),
+	} {
+		for line := range strings.Lines(text) {
+			if len(line) > width+1 {
+				t.Errorf("%d columns: %s", len(line)-1, line)
+			}
+		}
+		if !strings.Contains(text, "traint") || !strings.Contains(text, "server") {
+			t.Errorf("%s", text)
+		}
+	}
+}
+
 func TestAge(t *testing.T) {
 	for ms, want := range map[int64]string{0: "0.0s", 2500: "2.5s", 307_000: "5m07s", 7_500_000: "2h05m", 266_700_000: "3d02h"} {
 		if got := age(ms); got != want {

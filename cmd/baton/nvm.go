@@ -151,7 +151,10 @@ func (t *tool) repairNVM(ctx context.Context, format, yes bool, typed string) er
 	}
 	if !mends(r) {
 		if t.json {
-			return t.printJSON(r)
+			if err := t.printJSON(r); err != nil {
+				return err
+			}
+			return nvmOutcome(r)
 		}
 		if damaged(r) {
 			t.complain("nothing of it can be mended by a repair", "state", "nothing was changed")

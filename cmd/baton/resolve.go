@@ -53,7 +53,7 @@ reaches the device, nothing will stop it. It wants the slot's name typed.`,
 			if err != nil {
 				return err
 			}
-			return t.dropSlots(ctx, m, list(*drop), *yes)
+			return t.dropSlots(ctx, e, m, list(*drop), *yes)
 		}
 	},
 }
@@ -84,6 +84,7 @@ func (t *tool) showBlocked(e mgmt.Enclosure, blocked []mgmt.Move) error {
 		if len(blocked) > 1 {
 			id = m.ID + " "
 		}
+		set, said := blockedOf(e, m), len(next)
 		for _, s := range e.Slots {
 			if !slices.Contains(m.Slots, s.Name) {
 				continue
@@ -92,11 +93,15 @@ func (t *tool) showBlocked(e mgmt.Enclosure, blocked []mgmt.Move) error {
 			for _, w := range attention(s) {
 				t.line("  "+s.Name, w)
 			}
-			if m.State == "blocked" && s.Problem != "" {
+			if m.State == "blocked" && len(set) > 1 && slices.Contains(set, s.Name) && s.Problem != "" {
 				next = append(next, fmt.Sprintf("baton move resolve %s--drop %s", id, s.Name))
 			}
 		}
-		if m.State == "blocked" && len(next) == 0 {
+		switch {
+		case m.State != "blocked":
+		case len(set) == 1: // a whole set can not be dropped
+			next = append(next, "baton move resolve --force-free "+set[0])
+		case len(next) == said:
 			next = append(next, fmt.Sprintf("baton move resolve %s--drop SLOT", id))
 		}
 	}
@@ -115,8 +120,20 @@ func (t *tool) showBlocked(e mgmt.Enclosure, blocked []mgmt.Move) error {
 	return nil
 }
 
-func (t *tool) dropSlots(ctx context.Context, m mgmt.Move, drop []string, yes bool) error {
-	stay := slices.DeleteFunc(slices.Clone(m.Slots), func(s string) bool { return slices.Contains(drop, s) })
+// blockedOf are the slots of a move that are still in its blocked set: some may
+// have been dropped from it.
+func blockedOf(e mgmt.Enclosure, m mgmt.Move) []string {
+	var out []string
+	for _, s := range e.Slots {
+		if slices.Contains(m.Slots, s.Name) && s.Blocked != "" {
+			out = append(out, s.Name)
+		}
+	}
+	return out
+}
+
+func (t *tool) dropSlots(ctx context.Context, e mgmt.Enclosure, m mgmt.Move, drop []string, yes bool) error {
+	stay := slices.DeleteFunc(blockedOf(e, m), func(s string) bool { return slices.Contains(drop, s) })
 	rest := "nothing is left of the set"
 	if len(stay) > 0 {
 		rest = strings.Join(stay, " ") + " go on"
@@ -138,6 +155,8 @@ func (t *tool) dropSlots(ctx context.Context, m mgmt.Move, drop []string, yes bo
 		return moveOutcome(m)
 	}
 	t.say("%s: without %s", m.VM, strings.Join(drop, " "))
+	// A move names all slots that it had; what is said now is of those that stayed.
+	m.Slots = slices.DeleteFunc(slices.Clone(m.Slots), func(s string) bool { return !slices.Contains(stay, s) })
 	t.steps(m, 0)
 	return t.moveEnd(m)
 }

@@ -98,7 +98,7 @@ func (t *tool) adoption(a mgmt.Adoption) {
 		{"block", a.Old.Block, a.New.Block},
 	} {
 		mark, known, found := " ", orDash(r[1]), orDash(r[2])
-		if a.Needed && r[1] != "" && r[1] != r[2] { // what was not known is any
+		if a.Needed && r[1] != "" && r[2] != "" && r[1] != r[2] { // what was not known is any; of what is not there nothing changes
 			mark = "*"
 		}
 		if max(len(known), len(found)) <= partWidth {

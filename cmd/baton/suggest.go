@@ -32,11 +32,17 @@ var suggestions = []struct {
 		return []next{{"baton config confirm", "or the network is put back in " + age(e.Trial.LeftMS)}}
 	}},
 	{"a set is blocked", func(e seen) []next {
+		if !e.Store.OK {
+			return nil // nothing can be changed
+		}
 		return first(1, e.Slots, func(s mgmt.Slot) (next, bool) {
 			return next{"baton move resolve", s.Name + " is blocked"}, s.Blocked != ""
 		})
 	}},
 	{"a slot is faulty", func(e seen) []next {
+		if !e.Store.OK {
+			return nil
+		}
 		return first(2, e.Slots, func(s mgmt.Slot) (next, bool) {
 			return next{"baton slot adopt " + s.Name, "if its parts were replaced"}, s.Problem != "" && s.Blocked == ""
 		})
@@ -48,11 +54,17 @@ var suggestions = []struct {
 		return []next{{"baton nvm check", "what was lost with the damaged pages"}}
 	}},
 	{"a host is fenced", func(e seen) []next {
+		if !e.Store.OK {
+			return nil
+		}
 		return first(2, e.Hosts, func(h mgmt.Host) (next, bool) {
 			return next{"baton unfence " + h.Name, "once it is safe"}, h.Fenced
 		})
 	}},
 	{"a move waits for its host", func(e seen) []next {
+		if !e.Store.OK {
+			return nil
+		}
 		return first(1, e.Moves, func(m mgmt.Move) (next, bool) {
 			// Later moves may have ended it.
 			waits := slices.ContainsFunc(e.Slots, func(s mgmt.Slot) bool {
@@ -73,6 +85,9 @@ var suggestions = []struct {
 		return first(1, e.VMs, func(v mgmt.VM) (next, bool) {
 			from, verb := "", "attach" // as long as it has no host
 			for _, s := range e.Slots {
+				if slices.Contains(v.Slots, s.Name) && (s.Blocked != "" || s.Problem != "" || s.VM != "" && s.VM != v.Name) {
+					return next{}, false // it would be refused
+				}
 				if s.VM == v.Name && s.Host != "" {
 					from, verb = s.Host, "move"
 				}
@@ -89,11 +104,15 @@ var suggestions = []struct {
 	{"always", func(seen) []next { return []next{{Command: "baton watch"}} }},
 }
 
-// suggest goes through the table.
+// suggest goes through the table. What two states ask for is said once.
 func suggest(e seen) []next {
 	out := []next{}
 	for _, s := range suggestions {
-		out = append(out, s.do(e)...)
+		for _, n := range s.do(e) {
+			if !slices.ContainsFunc(out, func(o next) bool { return o.Command == n.Command }) {
+				out = append(out, n)
+			}
+		}
 	}
 	return out
 }

@@ -68,8 +68,11 @@ type column struct {
 	least int  // it may be cut to this many characters where the table is too wide; 0 = never
 }
 
+// shortest is how far a column is cut that should not be.
+const shortest = 8
+
 // table lays rows out under their heads, two spaces between columns. The first
-// column that may be is cut to fit.
+// column that may be is cut to fit; where that is not enough, others are too.
 func table(cols []column, rows [][]string) string {
 	w := make([]int, len(cols))
 	total := -2
@@ -86,6 +89,20 @@ func table(cols []column, rows [][]string) string {
 			w[i] -= cut
 			total -= cut
 		}
+	}
+	// Names may be long: the widest go first, the first column never.
+	for total > width && len(w) > 1 {
+		i := 1
+		for j := range w[1:] {
+			if w[j+1] > w[i] {
+				i = j + 1
+			}
+		}
+		if w[i] <= shortest {
+			break
+		}
+		w[i]--
+		total--
 	}
 	var out strings.Builder
 	line := func(cells func(i int) string) {

@@ -47,8 +47,9 @@ func (k *keeper) Restore(ctx context.Context, r mgmt.RestoreRequest, by string) 
 	if err != nil {
 		return mgmt.Restored{}, k.refused(by, err)
 	}
+	// What will refuse the configuration has to refuse it before a host is fenced.
 	if err := k.onTrial(); err != nil && !r.DryRun {
-		return mgmt.Restored{}, k.refused(by, err) // before hosts are fenced
+		return mgmt.Restored{}, k.refused(by, err)
 	}
 	q := mgmt.ConfigRequest{Text: r.Backup.Config, DryRun: true, Restart: true}
 	applied, err := k.Apply(ctx, q, by)
@@ -66,16 +67,34 @@ func (k *keeper) Restore(ctx context.Context, r mgmt.RestoreRequest, by string) 
 	}
 	q.DryRun = false
 	if applied, err = k.Apply(ctx, q, by); err != nil {
-		if e, ok := errors.AsType[*enclosure.Error](err); ok && e.State == unchanged && len(raised) > 0 {
-			half := *e
-			half.State = "the configuration is as before; generations and fences were raised, as the events say"
-			err = &half
-		}
-		return mgmt.Restored{}, err
+		return mgmt.Restored{}, afterRaise(err, raised)
 	}
 	out.Restarting = applied.Restarting
+	if len(out.Changes) == 0 {
+		return out, nil // a repeat: there is nothing to tell
+	}
 	k.enc.Note(enclosure.Event{Kind: "restore", Text: fmt.Sprintf("backup of configuration %d restored as %d: %s", r.Backup.Version, applied.Version, few(out.Changes)), By: by})
 	return out, nil
+}
+
+// afterRaise corrects what a refusal of the configuration says of the state,
+// where the floor has been raised before it.
+func afterRaise(err error, raised []string) error {
+	const state = "generations and fences are raised as the backup says; the configuration is as before"
+	if len(raised) == 0 {
+		return err
+	}
+	if e, ok := errors.AsType[*enclosure.Error](err); ok && e.State == unchanged {
+		told := *e
+		told.State = state
+		return &told
+	}
+	if p, ok := errors.AsType[*mgmt.Problem](err); ok && p.State == unchanged {
+		told := *p
+		told.State = state
+		return &told
+	}
+	return err
 }
 
 // readBackup checks a backup before anything of it is used.

@@ -86,6 +86,7 @@ type floored struct {
 	fails  error
 	kept   func() // called when a configuration was kept
 	hangs  bool   // the store does not take any
+	raise  func() // called when the floor was raised
 }
 
 // Keep is that of the enclosure.
@@ -119,6 +120,9 @@ func (f *floored) Raise(_ context.Context, to enclosure.Floor, dry bool, _ strin
 	}
 	if !dry {
 		f.raised = append(f.raised, to)
+		if f.raise != nil {
+			f.raise()
+		}
 	}
 	return changes, nil
 }
@@ -1053,6 +1057,11 @@ func TestBackup(t *testing.T) {
 		if !slices.ContainsFunc(events(d), func(e enclosure.Event) bool { return e.Kind == "restore" && e.By == "test" }) {
 			t.Error("no event tells of it")
 		}
+		// A repeat changes nothing, and there is nothing to tell.
+		told := len(events(d))
+		if r, err := d.k.Restore(d.Ctx(), mgmt.RestoreRequest{Backup: b}, "test"); err != nil || len(r.Changes) != 0 || len(events(d)) != told {
+			t.Errorf("a repeat: %+v, %v; %d events, had been %d", r, err, len(events(d)), told)
+		}
 		// With another network and slots it starts again, and the network is on
 		// trial: a backup's may be of another place.
 		d.applied(d.edit("192.0.2.10", "192.0.2.11"))
@@ -1064,6 +1073,38 @@ func TestBackup(t *testing.T) {
 		r, err = d.k.Restore(d.Ctx(), mgmt.RestoreRequest{Backup: b}, "test")
 		if err != nil || !r.Restarting || len(d.again) != 1 || d.net.shown() != "192.0.2.10" || d.k.Config().Trial == nil {
 			t.Errorf("restore: %+v, %v, network %s", r, err, d.net.shown())
+		}
+	})
+}
+
+// A restore that its configuration will be refused has fenced nobody, and where
+// that could not be known before, it does not say that nothing was changed.
+func TestRestoreHalfWay(t *testing.T) {
+	onDesk(t, rig.Options{}, false, func(t *testing.T, d *desk) {
+		inc := d.Gen("gpu0").Incarnation
+		d.enc.floor = enclosure.Floor{Slots: map[string]ee.Generation{"gpu0": {Incarnation: inc, Counter: 17}}}
+		b, err := d.k.Backup(d.Ctx())
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.enc.floor.Slots["gpu0"] = ee.Generation{Incarnation: inc, Counter: 2}
+		tryNetwork := func() { d.applied(d.edit("192.0.2.10", "192.0.2.11")) }
+		tryNetwork()
+		d.same("while a network is on trial", func() {
+			_, err := d.k.Restore(d.Ctx(), mgmt.RestoreRequest{Backup: b}, "test")
+			wantCode(t, err, enclosure.CodeTrial)
+		})
+		if n := len(d.enc.raised); n != 0 {
+			t.Errorf("the floor was raised %d times", n)
+		}
+		if _, err := d.k.Revert(d.Ctx(), "test"); err != nil {
+			t.Fatal(err)
+		}
+		d.enc.raise = tryNetwork
+		_, err = d.k.Restore(d.Ctx(), mgmt.RestoreRequest{Backup: b}, "test")
+		wantCode(t, err, enclosure.CodeTrial)
+		if err == nil || strings.Contains(err.Error(), unchanged) || !strings.Contains(err.Error(), "are raised") {
+			t.Errorf("%v", err)
 		}
 	})
 }
