@@ -237,8 +237,12 @@ func (r *Rig) Start(opt enclosure.Options) {
 	r.E = e
 }
 
-// Run lets the agent's poller run until Stop.
+// Run lets the agent's poller run until Stop. Where it does so already, nothing
+// happens.
 func (r *Rig) Run() {
+	if r.done != nil {
+		return
+	}
 	r.done = make(chan struct{})
 	go func(e *enclosure.Enclosure, ctx context.Context, done chan struct{}) {
 		defer close(done)
@@ -246,7 +250,8 @@ func (r *Rig) Run() {
 	}(r.E, r.ctx, r.done)
 }
 
-// Stop ends the agent, as SIGKILL would: nothing is tidied up.
+// Stop ends the agent as SIGKILL would, but for a poller that runs: that one
+// writes what the audit still has in RAM.
 func (r *Rig) Stop() {
 	r.cancel()
 	if r.done != nil {
