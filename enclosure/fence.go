@@ -359,7 +359,8 @@ func (e *Enclosure) setPending(host string, slots []*slot) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if len(slots) > 0 {
-		e.pending[host] = slots
+		// In the order in which locks are taken.
+		e.pending[host] = slices.SortedFunc(slices.Values(slots), func(a, b *slot) int { return a.index - b.index })
 	} else {
 		delete(e.pending, host)
 	}

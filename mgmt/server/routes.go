@@ -80,7 +80,7 @@ var routes = []route{
 	{"POST", "/v1/slots/{slot}/ack", Admin, change, (*Server).ack, takes{}},
 	{"POST", "/v1/slots/{slot}/alive", Admin, change, (*Server).alive, takes{}},
 	{"POST", "/v1/slots/{slot}/release", Admin, long, (*Server).release, takes{}},
-	{"GET", "/v1/slots/{slot}/adopt", all, change, (*Server).adoption, takes{}},
+	{"GET", "/v1/slots/{slot}/adopt", Admin, change, (*Server).adoption, takes{}},
 	{"POST", "/v1/slots/{slot}/adopt", Admin, long, (*Server).adopt, takes{}},
 	{"POST", "/v1/slots/{slot}/locate", Admin, change, (*Server).locate, takes{}},
 	{"POST", "/v1/slots/{slot}/power", Admin, change, (*Server).power, takes{}},
@@ -96,7 +96,7 @@ var routes = []route{
 	{"POST", "/v1/hosts/{host}/drain", Admin, drain, (*Server).drain, takes{}},
 	{"GET", "/v1/events", all, read, (*Server).events, takes{query: []string{"after"}}},
 	{"GET", "/v1/audit", all, read, (*Server).audit, takes{}},
-	{"GET", "/v1/nvm/check", all, change, (*Server).checkNVM, takes{}},
+	{"GET", "/v1/nvm/check", Admin, change, (*Server).checkNVM, takes{}},
 	{"POST", "/v1/nvm/repair", Admin, long, (*Server).repairNVM, takes{}},
 	// Whole media, also with what a person might not want everybody to see.
 	{"GET", "/v1/nvm/dump", Admin, change, (*Server).dumpNVM, takes{query: []string{"of"}}},
