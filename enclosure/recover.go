@@ -372,10 +372,12 @@ func (e *Enclosure) recoverSet(ctx context.Context, set []*slot, suspect bool) {
 		e.emit(Event{Kind: "fault", Slot: f.err.Slot, Code: string(f.err.Code), Text: f.err.Error() + "; left as it is, and tried again"})
 		return
 	}
-	if f.err.Code == CodeFenced && !f.committed && e.hold(ctx, set, f.err) == nil {
+	fenced := f.err.Code == CodeFenced && !f.committed
+	if fenced && e.hold(ctx, set, f.err) == nil {
 		return
 	}
-	if back && !f.committed && e.undo(ctx, set, f.err) == nil {
+	// A set that is held by its records goes back to nobody.
+	if back && !fenced && !f.committed && e.undo(ctx, set, f.err) == nil {
 		e.countMove(MoveUndone)
 		return
 	}

@@ -155,6 +155,14 @@ func (e *Enclosure) refits(r Reconfiguration) bool {
 // mayRefit says what depends on something that r changes. Enclosure.mu is held.
 func (e *Enclosure) mayRefit(r Reconfiguration) *Error {
 	const unchanged = "nothing was changed"
+	for _, h := range e.roster.Load().hosts {
+		if len(e.pending[h.Name]) > 0 && !slices.Contains(r.Hosts, h) && !e.memory.frozen {
+			return &Error{
+				Code: CodeBusy, What: fmt.Sprintf("the cut of %v from host %s is not confirmed, and goes on being tried", names(e.pending[h.Name]), h.Name),
+				State: unchanged, Next: "end that first (baton status), then try again", Retry: true,
+			}
+		}
+	}
 	for _, s := range e.slots {
 		if what := e.cutsOff(s, r.Hosts, r.VMs); what != "" {
 			return &Error{

@@ -119,6 +119,13 @@ func TestReconfigureRefused(t *testing.T) {
 		{"held slot changed", func(t *testing.T, r *rig.Rig) { running(t, r, "gpu0"); r.Fence(rig.A) },
 			func(q *enclosure.Reconfiguration) { q.Changed = []string{"gpu0"} }, enclosure.CodeBusy},
 		{"VM that a slot is held for", func(t *testing.T, r *rig.Rig) { running(t, r, "gpu0"); r.Fence(rig.A) }, policy(plan.Never), enclosure.CodeBusy},
+		{"host whose cut is not confirmed", func(t *testing.T, r *rig.Rig) {
+			running(t, r, "gpu0")
+			r.W.Slot("gpu0").IgnoreControl(1000)
+			_, err := r.E.Fence(r.Ctx(), rig.A, "test")
+			wantCode(t, err, enclosure.CodeUnconfirmed)
+			wantCode(t, r.E.ForceFree(r.Ctx(), "gpu0", "gpu0", "test"), enclosure.CodeUnconfirmed)
+		}, func(q *enclosure.Reconfiguration) { q.Hosts = q.Hosts[1:] }, enclosure.CodeBusy},
 		{"host of an unfinished move", func(t *testing.T, r *rig.Rig) { use(t, r); r.Move(rig.VM1, rig.B, "gpu0") },
 			func(q *enclosure.Reconfiguration) { q.Hosts[1].MAC[5]++ }, enclosure.CodeInUse},
 	} {
