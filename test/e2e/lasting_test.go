@@ -33,7 +33,7 @@ func (b *board) trial() {
 	before := b.config()
 	b.must(set)
 	if !b.hasAddress() {
-		b.t.Fatalf("%s is not there after it was set:\n%s", ownAddress, b.must("ip addr"))
+		b.t.Fatalf("%s is not there after it was set:\n%s", ownAddress, b.addresses())
 	}
 	if c := b.config(); c.Trial == nil {
 		b.t.Errorf("the configuration says nothing of a trial: %+v", c)
@@ -62,7 +62,7 @@ func (b *board) trial() {
 	// The port's driver comes up some seconds after batond.
 	for deadline := time.Now().Add(time.Minute); !b.hasAddress(); {
 		if time.Now().After(deadline) {
-			b.t.Fatalf("%s is not there a minute after the boot:\n%s", ownAddress, b.must("ip addr"))
+			b.t.Fatalf("%s is not there a minute after the boot:\n%s", ownAddress, b.addresses())
 		}
 		time.Sleep(time.Second)
 	}
@@ -80,7 +80,20 @@ func (b *board) config() mgmt.Config {
 
 func (b *board) hasAddress() bool {
 	b.t.Helper()
-	return strings.Contains(b.must("ip addr"), ownAddress)
+	return strings.Contains(b.addresses(), ownAddress)
+}
+
+// addresses are those of the board. A listing that the kernel's changes
+// interrupt, as while a port comes up, is asked for again.
+func (b *board) addresses() string {
+	b.t.Helper()
+	for range 10 {
+		if output, status := b.run("ip addr"); status == 0 {
+			return output
+		}
+		time.Sleep(200 * time.Millisecond)
+	}
+	return b.must("ip addr")
 }
 
 // repair cuts the power in a write to the store as the chip's model tears it,
