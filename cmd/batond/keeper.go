@@ -17,6 +17,8 @@ import (
 	"baton/enclosure/plan"
 	"baton/mgmt"
 	"baton/mgmt/config"
+
+	"golang.org/x/sys/unix"
 )
 
 // enclosureOf is what the keeper needs of the enclosure.
@@ -141,6 +143,9 @@ func (k *keeper) Apply(ctx context.Context, r mgmt.ConfigRequest, by string) (mg
 		}
 		return out, nil
 	}
+	if err := usableRunDir(a.asked.RunDir); err != nil {
+		return none, k.refused(by, err)
+	}
 	if a.changed() {
 		if err := k.enc.Reconfigure(ctx, change); err != nil {
 			return none, err // it has been told already
@@ -159,6 +164,22 @@ func (k *keeper) Apply(ctx context.Context, r mgmt.ConfigRequest, by string) (mg
 		k.Restart(fmt.Sprintf("configuration %d, by %s", out.Version, by))
 	}
 	return out, nil
+}
+
+// usableRunDir makes the directory: without one no agent starts, and there would
+// be nobody to ask for another.
+func usableRunDir(dir string) error {
+	err := os.MkdirAll(dir, 0o755)
+	if err == nil {
+		err = unix.Access(dir, unix.W_OK)
+	}
+	if err == nil {
+		return nil
+	}
+	return &enclosure.Error{
+		Code: enclosure.CodeBadConfig, Where: dir, What: "run_dir: no agent could start with it", Err: err, State: unchanged,
+		Next: "name a directory on a file system that is writable and that power loss empties",
+	}
 }
 
 // begin waits until no other change is under way.

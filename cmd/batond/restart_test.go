@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"baton/enclosure"
 	"baton/enclosure/plan"
 	"baton/mgmt"
 	"baton/mgmt/config"
@@ -200,6 +201,33 @@ func TestSocketFails(t *testing.T) {
 		if warned != strings.Contains(edit[1], "none") {
 			t.Errorf("warnings %q", b.enclosure().Warnings)
 		}
+	}
+}
+
+// TestRunDirFails: a run_dir with which no agent could start is refused, and
+// the file stays as it was.
+func TestRunDirFails(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.serveBus()
+	a := b.serveHere()
+	k := a.current(t.Context()).keeper
+	was := k.Config()
+	var c map[string]any
+	if err := json.Unmarshal([]byte(was.Text), &c); err != nil {
+		t.Fatal(err)
+	}
+	c["run_dir"] = b.path("sock") + "/run" // below something that is no directory
+	text, err := json.Marshal(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = k.Apply(t.Context(), mgmt.ConfigRequest{Text: string(text), Restart: true}, "test")
+	if e, ok := errors.AsType[*enclosure.Error](err); !ok || e.Code != enclosure.CodeBadConfig || !strings.Contains(e.Error(), "run_dir") {
+		t.Fatalf("%v; want a refusal of run_dir", err)
+	}
+	if now := k.Config(); now.Version != was.Version || now.Text != was.Text {
+		t.Errorf("kept all the same: %+v", now)
 	}
 }
 
