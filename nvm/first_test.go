@@ -331,3 +331,36 @@ func TestRealStoreIsNeverHalfFormatted(t *testing.T) {
 		})
 	}
 }
+
+// TestFormatUnused: a store that was made and never used can be made anew, and
+// a cut in that leaves one that can be used.
+func TestFormatUnused(t *testing.T) {
+	for _, sh := range shapes {
+		t.Run(sh.name, func(t *testing.T) {
+			m := newMemory(sh.g, 1)
+			mustFormat(t, m, suspect)
+			clean := clone(m, 1)
+			if _, err := nvm.Format(bg, clean, 2, suspect); err != nil {
+				t.Fatal(err)
+			}
+			wantFormatted(t, "made anew", clean)
+			writes := clone(m, 1)
+			before := writes.Ops()
+			if _, err := nvm.Format(bg, writes, 2, suspect); err != nil {
+				t.Fatal(err)
+			}
+			for n := range writes.Ops() - before {
+				for ti, tear := range nvmtest.Tears {
+					if (n+ti)%thin != 0 {
+						continue
+					}
+					d := clone(m, uint64(n*100+ti))
+					d.Cut(n, tear.Tear)
+					nvm.Format(bg, d, 2, suspect)
+					d.PowerOn()
+					wantFormatted(t, fmt.Sprintf("write %d torn %q", n, tear.Name), d)
+				}
+			}
+		})
+	}
+}
