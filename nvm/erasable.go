@@ -370,6 +370,9 @@ func (e *erasable) format(ctx context.Context) error {
 			tries = append(tries, b)
 		}
 	}
+	if len(tries) == 0 {
+		tries = heads // all say what is under way: while one is made anew the others do
+	}
 	witness, err := e.beginFormat(ctx, tries)
 	if err != nil {
 		return err

@@ -364,3 +364,27 @@ func TestFormatUnused(t *testing.T) {
 		})
 	}
 }
+
+// TestFirstStartsCutEarly has a first format cut late, and starts after it each
+// right after they have said that they format: another start still can.
+func TestFirstStartsCutEarly(t *testing.T) {
+	done := nvmtest.Tears[slices.IndexFunc(nvmtest.Tears, func(n nvmtest.NamedTear) bool { return n.Name == "new" })].Tear
+	for _, sh := range shapes {
+		clean := newMemory(sh.g, 1)
+		mustFormat(t, clean, suspect)
+		for n := range clean.Ops() {
+			for early := range 2 * 64 / min(64, sh.g.Page) {
+				m := newMemory(sh.g, 1)
+				m.Cut(n, done)
+				start(m, 1)
+				m.PowerOn()
+				for i := range uint32(4) {
+					m.Cut(early, done)
+					start(m, 2+i)
+					m.PowerOn()
+				}
+				wantFormatted(t, fmt.Sprintf("%s: write %d, then four times %d", sh.name, n, early), m)
+			}
+		}
+	}
+}
