@@ -334,7 +334,7 @@ func (e *erasable) format(ctx context.Context) error {
 		return err
 	}
 	var heads []int // blocks with a record, those first that do not say formed
-	has := make([]bool, len(e.blk))
+	has, formed := make([]bool, len(e.blk)), make([]bool, len(e.blk))
 	for b := range e.blk {
 		f, ok := decodeFormat(img[b*s.geom.Erase : b*s.geom.Erase+s.page])
 		if has[b] = ok && f.kind == kindSector; !has[b] {
@@ -343,7 +343,7 @@ func (e *erasable) format(ctx context.Context) error {
 		if f.version == formatVersion {
 			e.blk[b].erases = f.erases
 		}
-		if f.formed {
+		if formed[b] = f.formed; f.formed {
 			heads = append(heads, b)
 		} else {
 			heads = append([]int{b}, heads...)
@@ -353,19 +353,25 @@ func (e *erasable) format(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if !begun {
-		for _, b := range heads {
-			if err := e.voidRecord(ctx, b); err != nil {
-				return fmt.Errorf("format record of block %d: %w", b, err)
-			}
-			has[b] = false
+	for _, b := range heads {
+		// Of a store that was never used those that do not say formed stay: they
+		// tell what is under way.
+		if begun && !formed[b] {
+			continue
 		}
+		if err := e.voidRecord(ctx, b); err != nil {
+			return fmt.Errorf("format record of block %d: %w", b, err)
+		}
+		has[b] = false
 	}
 	var tries []int // where the witness may go, best first
 	for i := range e.blk {
 		if b := (formatFirst + i) % len(e.blk); !has[b] {
 			tries = append(tries, b)
 		}
+	}
+	if len(tries) == 0 {
+		tries = heads // all say what is under way: while one is made anew the others do
 	}
 	witness, err := e.beginFormat(ctx, tries)
 	if err != nil {

@@ -47,7 +47,7 @@ func (e *erasable) mount(ctx context.Context, sc *scan, rep *Report) error {
 		e.tailPage = sc.last(newest)
 		e.tail = bytes.Clone(sc.page(s, e.tailPage))
 	}
-	e.findFill(lastAt)
+	e.findFill(sc, lastAt)
 	torn := e.passed(sc, newest)
 	for _, p := range rep.Damaged {
 		if p%e.per != 0 && !slices.Contains(torn, p) {
@@ -161,7 +161,7 @@ func (e *erasable) judgeBlocks(sc *scan) {
 // findFill finds the page after the last one that is not erased. That is not
 // always the one after the page written last: recoveries that were cut short
 // have written behind it, into blocks that were erased after its own.
-func (e *erasable) findFill(lastAt int) {
+func (e *erasable) findFill(sc *scan, lastAt int) {
 	turn := uint32(0)
 	if lastAt < 0 {
 		e.at, e.fill = -1, e.per
@@ -175,12 +175,25 @@ func (e *erasable) findFill(lastAt int) {
 		b = e.after(b)
 		k := &e.blk[b]
 		later := k.state == blockReady || k.state == blockUsed && (k.used < e.per || turn != 0 && k.turn > turn)
+		if lastAt >= 0 && turn == 0 && k.state == blockUsed && !e.hasOlder(sc, b, sc.info[lastAt].seq) {
+			later = true // the record with the turn is lost, but nothing here is of an earlier one
+		}
 		if b == e.at || !later || k.used == 1 {
 			break
 		}
 		k.state = blockUsed
 		e.at, e.fill = b, k.used
 	}
+}
+
+// hasOlder says whether a block has a page of a batch before seq.
+func (e *erasable) hasOlder(sc *scan, b int, seq uint32) bool {
+	for p := b*e.per + 1; p < (b+1)*e.per; p++ {
+		if in := &sc.info[p]; in.state == pageValid && in.seq < seq {
+			return true
+		}
+	}
+	return false
 }
 
 // recover makes what Mount has read last. A page in which a write was cut
@@ -270,10 +283,14 @@ func (e *erasable) passed(sc *scan, newest found) []int {
 			first = p
 		}
 	}
+	written := make([]bool, len(e.blk)) // also those that have lost their record
+	for b, k := range e.blk {
+		written[b] = k.state == blockUsed || b == e.at || k.state == blockDirty && !e.isEmpty(sc, b)
+	}
 	var out []int
 	for p := range sc.info {
 		b := p / e.per
-		if p%e.per == 0 || e.blk[b].state != blockUsed || b == e.at && p%e.per >= e.fill {
+		if p%e.per == 0 || !written[b] || b == e.at && p%e.per >= e.fill {
 			continue
 		}
 		if sc.info[p].state != pageValid && (first < 0 || newest.seq == 0 || e.compare(p, first) > 0) {

@@ -331,3 +331,60 @@ func TestRealStoreIsNeverHalfFormatted(t *testing.T) {
 		})
 	}
 }
+
+// TestFormatUnused: a store that was made and never used can be made anew, and
+// a cut in that leaves one that can be used.
+func TestFormatUnused(t *testing.T) {
+	for _, sh := range shapes {
+		t.Run(sh.name, func(t *testing.T) {
+			m := newMemory(sh.g, 1)
+			mustFormat(t, m, suspect)
+			clean := clone(m, 1)
+			if _, err := nvm.Format(bg, clean, 2, suspect); err != nil {
+				t.Fatal(err)
+			}
+			wantFormatted(t, "made anew", clean)
+			writes := clone(m, 1)
+			before := writes.Ops()
+			if _, err := nvm.Format(bg, writes, 2, suspect); err != nil {
+				t.Fatal(err)
+			}
+			for n := range writes.Ops() - before {
+				for ti, tear := range nvmtest.Tears {
+					if (n+ti)%thin != 0 {
+						continue
+					}
+					d := clone(m, uint64(n*100+ti))
+					d.Cut(n, tear.Tear)
+					nvm.Format(bg, d, 2, suspect)
+					d.PowerOn()
+					wantFormatted(t, fmt.Sprintf("write %d torn %q", n, tear.Name), d)
+				}
+			}
+		})
+	}
+}
+
+// TestFirstStartsCutEarly has a first format cut late, and starts after it each
+// right after they have said that they format: another start still can.
+func TestFirstStartsCutEarly(t *testing.T) {
+	done := nvmtest.Tears[slices.IndexFunc(nvmtest.Tears, func(n nvmtest.NamedTear) bool { return n.Name == "new" })].Tear
+	for _, sh := range shapes {
+		clean := newMemory(sh.g, 1)
+		mustFormat(t, clean, suspect)
+		for n := range clean.Ops() {
+			for early := range 2 * 64 / min(64, sh.g.Page) {
+				m := newMemory(sh.g, 1)
+				m.Cut(n, done)
+				start(m, 1)
+				m.PowerOn()
+				for i := range uint32(4) {
+					m.Cut(early, done)
+					start(m, 2+i)
+					m.PowerOn()
+				}
+				wantFormatted(t, fmt.Sprintf("%s: write %d, then four times %d", sh.name, n, early), m)
+			}
+		}
+	}
+}

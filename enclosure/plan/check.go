@@ -105,6 +105,7 @@ type check struct {
 	lost bool // records may be missing, nobody knows which
 
 	fence  string // why every host is to be fenced; "" = not
+	fences []nvm.Record
 	puts   []nvm.Record
 	drops  []nvm.Record
 	maxGen uint32
@@ -145,7 +146,8 @@ func Check(in CheckInput) Checked {
 	c.hosts()
 	slices.SortStableFunc(c.drops, func(a, b nvm.Record) int { return strings.Compare(a.Key, b.Key) })
 	c.drops = slices.CompactFunc(c.drops, func(a, b nvm.Record) bool { return a.Key == b.Key })
-	c.out.Repair.Batches = batches(from.Room, append(c.puts, c.drops...))
+	// Fences first: what tells of an older image is gone with the slots' records.
+	c.out.Repair.Batches = batches(from.Room, slices.Concat(c.fences, c.puts, c.drops))
 	return c.out
 }
 
@@ -458,15 +460,16 @@ func (c *check) names() {
 				keep = i
 			}
 		}
+		if !c.confirmed(n, keep) {
+			// Before the others are taken out of use: cut short, there still are two.
+			c.put(free(keep, c.nextGen())...)
+			c.book.settled[keep] = true
+			c.found(Damage, n, "its config block does not tell which of its numbers is right", "free, its memory void", "who has the slot")
+		}
 		for _, i := range at {
 			if i != keep {
 				c.reserve(i, fmt.Sprintf("slot %s has two numbers, %d and %d", n, keep, i), "number "+fmt.Sprint(i)+" is taken out of use")
 			}
-		}
-		if !c.confirmed(n, keep) {
-			c.put(free(keep, c.nextGen())...)
-			c.book.settled[keep] = true
-			c.found(Damage, n, "its config block does not tell which of its numbers is right", "free, its memory void", "who has the slot")
 		}
 	}
 	// Numbers without a name belong to slots whose blocks have exactly the
@@ -487,6 +490,14 @@ func (c *check) names() {
 				fit = append(fit, b.Slot)
 			}
 		}
+		several := len(numbers) > 1 && len(fit) <= len(numbers)
+		for n, i := range numbers {
+			// Of all before any is named: cut short, one may be left.
+			if several && n < len(fit) {
+				ev := Evidence{Flag: Void, Gen: gen, Why: WhyStoreLost}
+				c.put(nvm.Record{Key: SlotKey(PrefixEvidence, i), Value: ev.Encode()}, nvm.Record{Key: SlotKey(PrefixReleased, i)})
+			}
+		}
 		for n, i := range numbers {
 			what := fmt.Sprintf("number %d has records, but no slot's name", i)
 			if len(fit) > len(numbers) || n >= len(fit) {
@@ -496,10 +507,7 @@ func (c *check) names() {
 			c.book.names[i] = fit[n]
 			c.put(nvm.Record{Key: SlotKey(PrefixName, i), Value: []byte(fit[n])})
 			lost := ""
-			if len(numbers) > 1 {
-				ev := Evidence{Flag: Void, Gen: gen, Why: WhyStoreLost}
-				c.put(nvm.Record{Key: SlotKey(PrefixEvidence, i), Value: ev.Encode()})
-				c.drops = append(c.drops, nvm.Record{Key: SlotKey(PrefixReleased, i)})
+			if several {
 				lost = "what was known of its device's memory: it is void"
 			}
 			c.found(Damage, c.in.StoreWhere, what, "it is "+fit[n]+", by its config block", lost)
@@ -698,13 +706,13 @@ func (c *check) hosts() {
 	for _, n := range names {
 		serial++
 		hosts[n] = Host{Fenced: true, Epoch: uint32(min(uint64(epoch)+LostGap, 1<<32-1)), Serial: serial}
-		c.put(nvm.Record{Key: PrefixHost + n, Value: hosts[n].Encode()})
+		c.fences = append(c.fences, nvm.Record{Key: PrefixHost + n, Value: hosts[n].Encode()})
 	}
 	c.drops = slices.DeleteFunc(c.drops, func(r nvm.Record) bool {
 		_, again := hosts[strings.TrimPrefix(r.Key, PrefixHost)]
 		return r.Key == KeyRoll || again && r.Key[:1] == PrefixHost
 	})
-	c.put(nvm.Record{Key: KeyRoll, Value: RollOf(hosts).Encode()})
+	c.fences = append(c.fences, nvm.Record{Key: KeyRoll, Value: RollOf(hosts).Encode()})
 	c.found(Damage, c.in.StoreWhere, c.fence, fmt.Sprintf("every host is recorded as fenced: %s", strings.Join(names, ", ")),
 		"who was fenced: unfence those that may take part")
 }

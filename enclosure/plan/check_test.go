@@ -618,3 +618,85 @@ func TestCheckFullOffline(t *testing.T) {
 		t.Errorf("finding = %+v; want that it is full", f)
 	}
 }
+
+// cutRepair does the first n records of a repair, as if the store had room for
+// few in a batch and power was lost between two, and then what is decided anew.
+func (b *bench) cutRepair(t failer, n int) (first Checked, more bool) {
+	t.Helper()
+	first = Check(b.input(t))
+	recs := slices.Concat(first.Repair.Batches...)
+	if n >= len(recs) {
+		return first, false
+	}
+	for _, r := range recs[:n] {
+		b.put(t, r)
+	}
+	b.repair(t)
+	return first, true
+}
+
+// TestCheckOlderImageCut: fences that an older image lacks are made up for, also
+// where the repair is cut short when the slots' records are written.
+func TestCheckOlderImageCut(t *testing.T) {
+	for n := 0; ; n++ {
+		b := newBench(t, 20, 3)
+		for i, s := range b.slots {
+			a := Assignment{Kind: KindMove, To: 100, VM: vmID(1), ID: vmID(9), Gen: b.top + 1, Slots: 7}
+			b.blocks[s] = Slot{Index: i, Now: a}.Block(testInc).Encode()
+		}
+		if _, more := b.cutRepair(t, n); !more {
+			break
+		}
+		b.wantFenced(t)
+	}
+}
+
+// TestCheckTwoNumbersCut: a slot with two numbers, of which its block confirms
+// none, comes back free, wherever the repair is cut short.
+func TestCheckTwoNumbersCut(t *testing.T) {
+	for n := 0; ; n++ {
+		b := newBench(t, 20, 3)
+		b.put(t, nvm.Record{Key: SlotKey(PrefixName, 0), Value: []byte("gpu1")})
+		b.blocks["gpu1"][40] ^= 1
+		if _, more := b.cutRepair(t, n); !more {
+			break
+		}
+		if a, ok := b.slot(t, "gpu1"); !ok || a.To != ee.GroupFree || !a.VM.IsZero() {
+			t.Errorf("cut after %d: gpu1 = %+v, %v; want free", n, a, ok)
+		}
+	}
+}
+
+// TestCheckNamesCut: where it is not known which of two slots of a set had a
+// number, neither keeps what is recorded of its memory, wherever the repair is
+// cut short.
+func TestCheckNamesCut(t *testing.T) {
+	for n := 0; ; n++ {
+		b := newBench(t, 20, 3)
+		a := Assignment{Kind: KindMove, To: 100, VM: vmID(1), ID: vmID(9), Gen: b.top + 1, Slots: 7}
+		b.put(t, nvm.Record{Key: a.Key(), Value: a.Encode()})
+		for i, s := range b.slots {
+			b.blocks[s] = Slot{Index: i, Now: a}.Block(testInc).Encode()
+			b.put(t, nvm.Record{Key: SlotKey(PrefixEvidence, i), Value: Evidence{Flag: Spent, Gen: a.Gen, Acked: true}.Encode()})
+			b.put(t, nvm.Record{Key: SlotKey(PrefixReleased, i), Value: []byte{byte(a.Gen), 0, 0, 0}})
+		}
+		b.put(t, nvm.Record{Key: SlotKey(PrefixName, 0)}, nvm.Record{Key: SlotKey(PrefixName, 1)})
+		if _, more := b.cutRepair(t, n); !more {
+			break
+		}
+		for _, l := range live(b.input(t).Store) {
+			i, isSlot := slotOf(l.Key)
+			if !isSlot || i > 1 {
+				continue
+			}
+			switch l.Key[:1] {
+			case PrefixEvidence:
+				if ev, err := DecodeEvidence(l.Value); err != nil || ev.Flag != Void {
+					t.Errorf("cut after %d: number %d has evidence %+v, %v; want void", n, i, ev, err)
+				}
+			case PrefixReleased:
+				t.Errorf("cut after %d: number %d is released", n, i)
+			}
+		}
+	}
+}

@@ -39,6 +39,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"time"
 
 	"baton/nvm"
@@ -248,6 +249,15 @@ func (im *Image) Save(path string, replace bool) (err error) {
 			return &os.PathError{Op: "save", Path: path, Err: os.ErrExist}
 		}
 	}
+	var was os.FileInfo // what is replaced; whoever opens it must still be able to
+	if replace {
+		if to, err := filepath.EvalSymlinks(path); err == nil {
+			path = to
+		}
+		if was, err = os.Stat(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
 	dir := filepath.Dir(path)
 	f, err := os.CreateTemp(dir, filepath.Base(path)+".*")
 	if err != nil {
@@ -257,6 +267,11 @@ func (im *Image) Save(path string, replace bool) (err error) {
 	defer f.Close()
 	if _, err := f.Write(im.cells.data); err != nil {
 		return err
+	}
+	if was != nil {
+		if err := keepAccess(f, was); err != nil {
+			return err
+		}
 	}
 	if err := f.Sync(); err != nil {
 		return err
@@ -278,6 +293,20 @@ func (im *Image) Save(path string, replace bool) (err error) {
 	}
 	defer d.Close()
 	return d.Sync()
+}
+
+// keepAccess gives f the owner and the mode of the file whose place it takes.
+func keepAccess(f *os.File, was os.FileInfo) error {
+	if st, ok := was.Sys().(*syscall.Stat_t); ok {
+		if now, err := f.Stat(); err != nil {
+			return err
+		} else if mine, ok := now.Sys().(*syscall.Stat_t); !ok || mine.Uid != st.Uid || mine.Gid != st.Gid {
+			if err := f.Chown(int(st.Uid), int(st.Gid)); err != nil {
+				return err
+			}
+		}
+	}
+	return f.Chmod(was.Mode().Perm())
 }
 
 // memory is a medium in RAM.

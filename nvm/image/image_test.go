@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -221,4 +222,53 @@ func FuzzImage(f *testing.F) {
 			t.Errorf("Repair: %v", err)
 		}
 	})
+}
+
+// TestSaveInPlace: who could open the file that is replaced still can, and a
+// link to it still leads to it.
+func TestSaveInPlace(t *testing.T) {
+	dir := t.TempDir()
+	path, link := filepath.Join(dir, "store"), filepath.Join(dir, "link")
+	if err := os.WriteFile(path, bytes.Repeat([]byte{0xff}, 32<<10), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(path, 0o664); err != nil {
+		t.Fatal(err)
+	}
+	if os.Getuid() == 0 {
+		if err := os.Chown(path, 12, 34); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("store", link); err != nil {
+		t.Fatal(err)
+	}
+	im, err := image.Open(link, image.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := im.Repair(bg, nvm.Repair{Format: true, Incarnation: 5}); err != nil {
+		t.Fatal(err)
+	}
+	if err := im.Save(link, true); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := os.Lstat(link); err != nil || st.Mode()&os.ModeSymlink == 0 {
+		t.Errorf("the link is %v, %v", st.Mode(), err)
+	}
+	after, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, b := before.Sys().(*syscall.Stat_t), after.Sys().(*syscall.Stat_t)
+	if after.Mode() != before.Mode() || a.Uid != b.Uid || a.Gid != b.Gid {
+		t.Errorf("mode %v, owner %d:%d; want %v, %d:%d", after.Mode(), b.Uid, b.Gid, before.Mode(), a.Uid, a.Gid)
+	}
+	if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, im.Bytes()) {
+		t.Errorf("the content is not what was saved, %v", err)
+	}
 }
