@@ -70,13 +70,21 @@ func (m *Memory) mount(ctx context.Context) {
 	// A format that was cut short is completed: what was there before, if
 	// anything, was given up by whoever began it, and no store that has been in
 	// use ever reads as half formatted (nvm: halfFormatted says why).
-	unmade := report.State == nvm.Blank || report.State == nvm.HalfFormatted
-	if errors.Is(err, nvm.ErrUnformatted) && unmade && sc.FormatBlank {
-		store, err = nvm.Format(ctx, sc.Medium, newIncarnation(m.options.random()), so)
-		if err == nil {
-			m.formatted = report.State.String()
+	unmade := func() bool {
+		return errors.Is(err, nvm.ErrUnformatted) && (report.State == nvm.Blank || report.State == nvm.HalfFormatted)
+	}
+	if unmade() && sc.FormatBlank {
+		// A bus that reads all ones for a moment has no blank chip on it: what
+		// is given up for good is read twice.
+		was := report.State
+		store, report, err = nvm.Mount(ctx, sc.Medium, so)
+		if unmade() && report.State == was {
+			store, err = nvm.Format(ctx, sc.Medium, newIncarnation(m.options.random()), so)
+			if err == nil {
+				m.formatted = was.String()
+			}
+			report = nvm.Report{State: nvm.Formatted}
 		}
-		report = nvm.Report{State: nvm.Formatted}
 	}
 	if err != nil {
 		fail("the store can not be used", "docs/errors.md has what can be done; nothing of it is overwritten by itself", err)

@@ -14,6 +14,7 @@ import (
 	"baton/ee"
 	"baton/enclosure"
 	"baton/enclosure/plan"
+	"baton/nvm"
 	"baton/sim"
 	"baton/test/rig"
 )
@@ -379,4 +380,44 @@ func TestFreezeNeedsAStore(t *testing.T) {
 	if _, found, err := m.Configuration(); found || err != nil {
 		t.Errorf("configuration %v, %v", found, err)
 	}
+}
+
+// flickers reads as erased once.
+type flickers struct {
+	nvm.Medium
+	read bool
+}
+
+// ReadAt is that of nvm.Medium.
+func (m *flickers) ReadAt(ctx context.Context, p []byte, off int64) error {
+	if !m.read {
+		m.read = true
+		for i := range p {
+			p[i] = 0xff
+		}
+		return nil
+	}
+	return m.Medium.ReadAt(ctx, p, off)
+}
+
+// TestBlankIsReadTwice: a store is not given up for one reading.
+func TestBlankIsReadTwice(t *testing.T) {
+	world(t, rig.Options{}, func(t *testing.T, r *rig.Rig) {
+		running(t, r)
+		r.Stop()
+		cfg := r.Config.Store
+		cfg.FormatBlank = true
+		cfg.Medium = &flickers{Medium: cfg.Medium}
+		pages := r.W.PageWrites("store")
+		if m := enclosure.Mount(context.Background(), cfg, enclosure.Options{SameBoot: true}); m.Problem() != nil {
+			t.Errorf("%v", m.Problem())
+		}
+		if n := r.W.PageWrites("store") - pages; n != 0 {
+			t.Errorf("%d page writes to a store that read as blank once", n)
+		}
+		r.Start(enclosure.Options{SameBoot: true})
+		if s := r.SlotStatus("gpu0"); s.Host != rig.A || s.VM != rig.VM1 {
+			t.Errorf("afterwards %+v", s)
+		}
+	})
 }
