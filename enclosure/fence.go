@@ -66,7 +66,11 @@ func (e *Enclosure) fence(ctx context.Context, host string, above uint32, by str
 	if err != nil {
 		return Fenced{}, e.refused(by, err)
 	}
-	e.emit(Event{Kind: "fence", Host: host, Text: fmt.Sprintf("%s: fenced, %d slots cut and held %v", host, len(cut), cut), By: by}, e.slotsNamed(cut)...)
+	text := host + ": fenced, it had no slots"
+	if len(cut) > 0 {
+		text = fmt.Sprintf("%s: fenced, %v cut and held", host, cut)
+	}
+	e.emit(Event{Kind: "fence", Host: host, Text: text, By: by}, e.slotsNamed(cut)...)
 	return Fenced{Host: host, Epoch: rec.Epoch, Slots: cut}, nil
 }
 
