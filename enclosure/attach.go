@@ -114,7 +114,13 @@ func (e *Enclosure) startInPlace(ctx context.Context, vm VMConfig, slots []*slot
 		}
 	}
 	e.emit(Event{Kind: "attach", VM: vm.Name, Text: fmt.Sprintf("%s: %v are here already; a new start", vm.Name, names(slots)), By: by})
-	return e.attached(slots, start.Nonce), nil
+	a := e.attached(slots, start.Nonce)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if slices.ContainsFunc(slots, func(s *slot) bool { return s.can(ee.CapStatus) && s.live.Status&ee.StatLink == 0 }) {
+		a.State = MoveWaiting // no other than after a move, however often it is asked for
+	}
+	return a, nil
 }
 
 // keptStarts puts what a start of slots displaces in the store under other

@@ -295,9 +295,13 @@ func (e *Enclosure) usable(s *slot) error {
 		return s.fault
 	}
 	if s.blocked != nil {
+		state := "its set is cut and held"
+		if open := s.blocked.open(); len(open) > 0 {
+			state = fmt.Sprintf("the cut of %v is not confirmed: its old host may still reach it", open)
+		}
 		return &Error{
 			Code: CodeBlocked, Slot: s.cfg.Name, What: "the slot is blocked: " + s.blocked.reason.Error(),
-			State: "its set is cut and held", Next: "mend the cause: it is tried again by itself", Retry: true,
+			State: state, Next: "mend the cause: it is tried again by itself", Retry: true,
 		}
 	}
 	return nil

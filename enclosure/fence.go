@@ -66,7 +66,11 @@ func (e *Enclosure) fence(ctx context.Context, host string, above uint32, by str
 	if err != nil {
 		return Fenced{}, e.refused(by, err)
 	}
-	e.emit(Event{Kind: "fence", Host: host, Text: fmt.Sprintf("%s: fenced, %d slots cut and held %v", host, len(cut), cut), By: by}, e.slotsNamed(cut)...)
+	text := host + ": fenced, it had no slots"
+	if len(cut) > 0 {
+		text = fmt.Sprintf("%s: fenced, %v cut and held", host, cut)
+	}
+	e.emit(Event{Kind: "fence", Host: host, Text: text, By: by}, e.slotsNamed(cut)...)
 	return Fenced{Host: host, Epoch: rec.Epoch, Slots: cut}, nil
 }
 
@@ -91,12 +95,17 @@ func (e *Enclosure) Unfence(ctx context.Context, host string, epoch uint32, by s
 	}
 	e.mu.Lock()
 	// Hardware that can never confirm a cut does not keep a host out for ever.
-	pending := slices.ContainsFunc(e.pending[host], e.confirmable)
+	var pending []*slot
+	for _, s := range e.pending[host] {
+		if e.confirmable(s) {
+			pending = append(pending, s)
+		}
+	}
 	e.mu.Unlock()
-	if pending {
+	if len(pending) > 0 {
 		return e.refused(by, &Error{
-			Code: CodeUnconfirmed, What: "the cut of " + host + " is not confirmed yet", State: "it stays fenced", Retry: true,
-			Next: "see 'baton status' for the slot that can not be cut",
+			Code: CodeUnconfirmed, Slot: pending[0].cfg.Name, Where: pending[0].where(), What: "the cut of " + host + " is not confirmed yet",
+			State: "it stays fenced", Next: "'baton status' has what is wrong with the slot", Retry: true,
 		})
 	}
 	rec.Fenced = false

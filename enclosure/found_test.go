@@ -1,6 +1,7 @@
 package enclosure_test
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -58,6 +59,47 @@ func TestFoundRepeatedFence(t *testing.T) {
 		r.WantHost("gpu0", "")
 		r.Unfence(rig.A)
 		r.Attach(rig.VM1, rig.A)
+	})
+}
+
+// What can not be cut is not called cut, and an unfence that is refused for it
+// names the slot.
+func TestFoundBlockedUncut(t *testing.T) {
+	world(t, rig.Options{}, func(t *testing.T, r *rig.Rig) {
+		running(t, r)
+		r.W.Slot("gpu0").Kill()
+		_, err := r.E.Fence(r.Ctx(), rig.A, "test")
+		wantCode(t, err, enclosure.CodeUnconfirmed)
+		_, err = r.E.Attach(r.Ctx(), enclosure.AttachRequest{VM: rig.VM1, Host: rig.B, Slots: []string{"gpu0"}, By: "test"})
+		wantCode(t, err, enclosure.CodeBlocked)
+		var e *enclosure.Error
+		if !errors.As(err, &e) || e.State != "the cut of [gpu0] is not confirmed: its old host may still reach it" {
+			t.Errorf("attach: %v", err)
+		}
+		err = r.E.Unfence(r.Ctx(), rig.A, r.Host(rig.A).Epoch, "test")
+		wantCode(t, err, enclosure.CodeUnconfirmed)
+		if !errors.As(err, &e) || e.Slot != "gpu0" || e.Where == "" {
+			t.Errorf("unfence: %v; want the slot and its address", err)
+		}
+	})
+}
+
+// An attach that is asked for again while the host's engine is still away has
+// the answer of the first.
+func TestFoundAttachAgainWaits(t *testing.T) {
+	world(t, rig.Options{}, func(t *testing.T, r *rig.Rig) {
+		r.W.Server(rig.A).PowerLoss()
+		for range 2 {
+			a, err := r.E.Attach(r.Ctx(), enclosure.AttachRequest{VM: rig.VM1, Host: rig.A, Slots: []string{"gpu0"}, Wait: time.Second, By: "test"})
+			if err != nil || a.State != enclosure.MoveWaiting {
+				t.Fatalf("attach: %v, %v; want it to wait", a.State, err)
+			}
+		}
+		r.W.Server(rig.A).PowerOn()
+		time.Sleep(10 * time.Second)
+		if a := r.Attach(rig.VM1, rig.A); a.State != enclosure.MoveDone {
+			t.Errorf("attach: %v; want done", a.State)
+		}
 	})
 }
 

@@ -87,7 +87,7 @@ func (m *Memory) mount(ctx context.Context) {
 		}
 	}
 	if err != nil {
-		fail("the store can not be used", "docs/errors.md has what can be done; nothing of it is overwritten by itself", err)
+		fail("the store can not be used", "'baton nvm check' tells what is wrong with it; nothing of it is overwritten by itself", err)
 		return
 	}
 	m.store, m.report = store, report

@@ -124,7 +124,7 @@ func (e *Enclosure) alreadyThere(ctx context.Context, a plan.Assignment, slots [
 func (e *Enclosure) setOf(vmName string, slotNames []string) (*VMConfig, []*slot, error) {
 	vm := e.vm(vmName)
 	if vm == nil {
-		return nil, nil, &Error{Code: CodeUnknownVM, What: fmt.Sprintf("there is no VM %q in the configuration", vmName), State: "nothing was changed", Next: "'baton status' lists the VMs"}
+		return nil, nil, &Error{Code: CodeUnknownVM, What: fmt.Sprintf("there is no VM %q in the configuration", vmName), State: "nothing was changed", Next: "'baton config show' has the VMs"}
 	}
 	if len(slotNames) == 0 {
 		slotNames = vm.Slots

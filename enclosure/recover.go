@@ -485,8 +485,23 @@ func (p *pass) block(ctx context.Context, why *Error) {
 		b.slots = append(b.slots, it.s)
 		it.s.blocked = b
 	}
+	how := "cut and held"
+	if open := b.open(); len(open) > 0 {
+		how = fmt.Sprintf("the cut of %v is not confirmed", open)
+	}
 	p.e.mu.Unlock()
-	p.e.emit(Event{Kind: "blocked", Slot: why.Slot, Code: string(CodeBlocked), Text: fmt.Sprintf("%v: blocked, cut and held: %v", names(b.slots), why)}, b.slots...)
+	p.e.emit(Event{Kind: "blocked", Slot: why.Slot, Code: string(CodeBlocked), Text: fmt.Sprintf("%v: blocked, %s: %v", names(b.slots), how, why)}, b.slots...)
+}
+
+// open are the slots of which a cut was tried and not seen. Enclosure.mu is held.
+func (b *blockage) open() []string {
+	var open []string
+	for _, s := range b.slots {
+		if s.cut == "unconfirmed" {
+			open = append(open, s.cfg.Name)
+		}
+	}
+	return open
 }
 
 // retryBlocked tries a blocked set again. The locks are held.

@@ -185,7 +185,7 @@ func (e *Enclosure) RepairNVM(ctx context.Context, token string, format bool, by
 	case !c.Todo() && c.Format:
 		return NVMReport{}, e.refused(by, &Error{
 			Code: CodeStore, Where: e.cfg.Store.Name, What: "the store can only be made anew: " + c.State,
-			State: "nothing was changed", Next: "if what it held may be lost, repair with format",
+			State: "nothing was changed", Next: "if what it held may be lost: baton nvm repair --format",
 		})
 	case !c.Todo():
 		return NVMReport{}, e.refused(by, &Error{

@@ -45,6 +45,8 @@ func (e *Enclosure) Status(ctx context.Context) Status {
 		hs := HostStatus{Name: h.Name, Group: h.Group, MAC: h.MAC.String(), Fenced: fenced, Epoch: rec.Epoch}
 		_, known := e.hosts[h.Name]
 		switch {
+		case fenced && e.problem != nil && len(e.hosts) == 0:
+			hs.Why = "the store can not be used: nobody knows who may take part"
 		case fenced && !known:
 			hs.Why = "never unfenced since the store was formatted"
 		case fenced && e.distrusted[h.Name]:

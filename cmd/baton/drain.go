@@ -158,7 +158,7 @@ func (t *tool) progress(ctx context.Context, wants func(mgmt.Event) bool) (finis
 		}
 		if wants(e) {
 			at := fmt.Sprintf("%8.1f ms", float64(time.Since(began).Microseconds())/1000)
-			fmt.Fprintln(t.stdout, wrap(fmt.Sprintf("%s  %-8s %s", at, orDash(e.VM), e.Text), len(at)+11))
+			fmt.Fprintln(t.stdout, wrap(fmt.Sprintf("%s  %-8s %s", at, e.VM, e.Text), len(at)+11))
 		}
 		return nil
 	}
@@ -195,7 +195,7 @@ func (t *tool) drained(d mgmt.Drained, r mgmt.DrainRequest, named bool) {
 		case r.Release == "hold" && len(d.Sets) > 0:
 			t.say("The slots wait for their VMs: baton attach VM --to HOST.")
 		}
-		t.next("baton status", "baton fence "+d.Host+", if it must not come back by itself")
+		t.next("baton status", "baton fence "+d.Host+"  # if it must not come back by itself")
 		return
 	}
 	again := "mend the cause, then the same command again: what is done stays done"

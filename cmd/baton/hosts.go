@@ -5,6 +5,8 @@ import (
 	"flag"
 	"fmt"
 	"strings"
+
+	"baton/mgmt"
 )
 
 var fenceCommand = command{
@@ -15,7 +17,11 @@ every cut is confirmed; where one is not, it fails and the agent keeps trying.`,
 	nargs: [2]int{1, 1},
 	run: func(t *tool, _ *flag.FlagSet) func(context.Context, []string) error {
 		return func(ctx context.Context, args []string) error {
-			f, err := t.agent.Fence(ctx, args[0])
+			var f mgmt.Fenced
+			err := t.wait(ctx, "fencing "+args[0], func(ctx context.Context) (err error) {
+				f, err = t.agent.Fence(ctx, args[0])
+				return err
+			})
 			if err != nil {
 				return err
 			}
@@ -27,7 +33,7 @@ every cut is confirmed; where one is not, it fails and the agent keeps trying.`,
 				what = strings.Join(f.Slots, " ") + " cut, confirmed"
 			}
 			t.say("%s is fenced: %s.", f.Host, what)
-			t.next(fmt.Sprintf("baton unfence %s --epoch %d, once it is safe", f.Host, f.Epoch))
+			t.next(fmt.Sprintf("baton unfence %s --epoch %d  # once it is safe", f.Host, f.Epoch))
 			return nil
 		}
 	},

@@ -79,6 +79,9 @@ const (
 	liveAgain = 10 * time.Second // between plain lines
 )
 
+// asking is what a question to an agent does that is slow to answer.
+const asking = "waiting for the agent's answer"
+
 // wait runs fn, and says what it does and how long it has taken once that is
 // more than a second. With JSON it keeps still.
 func (t *tool) wait(ctx context.Context, what string, fn func(ctx context.Context) error) error {

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"baton/ee"
 	"baton/enclosure"
 	"baton/enclosure/plan"
 	"baton/mgmt"
@@ -161,7 +162,22 @@ func fake(ts *testscript.TestScript, _ bool, args []string) {
 			s.CannotHold = []string{"invariant 10: the agent can not reset the device"}
 		})
 	case "store":
-		f.Edit(func(s *enclosure.Status) { s.Store = enclosure.StoreStatus{Problem: args[1]}; s.Simulated = true })
+		f.Edit(func(s *enclosure.Status) {
+			s.Store = enclosure.StoreStatus{OK: args[1] == "", Problem: args[1]}
+			s.Simulated = true
+		})
+	case "uncut":
+		f.Edit(func(s *enclosure.Status) {
+			for i := range s.Hosts {
+				if s.Hosts[i].Name == args[1] {
+					s.Hosts[i].Why = "the cut of [" + args[2] + "] is not confirmed yet"
+				}
+			}
+		})
+	case "forgotten":
+		slot(func(s *enclosure.SlotStatus) {
+			s.Generation, s.Host, s.VM, s.Group, s.Power = ee.Generation{}, "", "", 0, "off"
+		})
 	case "problem":
 		slot(func(s *enclosure.SlotStatus) { s.Problem = args[2] })
 	case "parts":

@@ -68,6 +68,9 @@ func (t *tool) move(ctx context.Context, r mgmt.MoveRequest) error {
 		m, err := t.agent.Move(ctx, r)
 		done <- answer{m, err}
 	}()
+	if !t.json {
+		defer t.live.begin("moving " + r.VM)()
+	}
 	// Most moves are over before the first tick.
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
@@ -142,7 +145,10 @@ func (t *tool) moveEnd(m mgmt.Move) error {
 		t.next("baton moves " + m.ID)
 	default:
 		what, state, next := moveWords(m)
-		t.complain(fmt.Sprintf("%s: %s: %s", m.VM, what, orDash(m.Reason)), "state", state, "next", next, "move", m.ID)
+		if m.Reason != "" { // an attach has none
+			what += ": " + m.Reason
+		}
+		t.complain(m.VM+": "+what, "state", state, "next", next, "move", m.ID)
 	}
 	return moveOutcome(m)
 }

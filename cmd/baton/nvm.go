@@ -40,6 +40,8 @@ a chip. Nothing is written. Exit code 1 says that there is damage.`,
 			}
 			t.findings(r)
 			switch {
+			case slices.ContainsFunc(r.Findings, func(f mgmt.NVMFinding) bool { return f.Grade == "unusable" && f.Repair != "" }):
+				t.next("baton nvm repair --format  # if all that the store held may be lost")
 			case mends(r):
 				t.next("baton nvm repair")
 			case damaged(r):

@@ -81,6 +81,9 @@ func (t *tool) present(ctx context.Context, slot string) string {
 
 // where tells who has a slot.
 func where(s mgmt.Slot) string {
+	if s.Generation == "" && s.Host == "" && s.VM == "" {
+		return "who has it is not known"
+	}
 	out := fmt.Sprintf("group %d (%s)", s.Group, orFree(s.Host))
 	if s.Held {
 		out = "held for " + s.VM

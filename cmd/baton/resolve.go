@@ -108,7 +108,10 @@ func (t *tool) showBlocked(e mgmt.Enclosure, blocked []mgmt.Move) error {
 	for _, s := range e.Slots {
 		if s.Blocked != "" && !inMove[s.Name] {
 			t.line(s.Name, "blocked: "+s.Blocked)
-			next = append(next, "baton slot adopt "+s.Name, "baton move resolve --force-free "+s.Name)
+			if !silent(s) {
+				next = append(next, "baton slot adopt "+s.Name)
+			}
+			next = append(next, "baton move resolve --force-free "+s.Name)
 		}
 	}
 	if len(blocked) == 0 && len(next) == 0 {

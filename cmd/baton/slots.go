@@ -20,7 +20,11 @@ alive quote.`,
 	nargs: [2]int{1, 1},
 	run: func(t *tool, _ *flag.FlagSet) func(context.Context, []string) error {
 		return func(ctx context.Context, args []string) error {
-			v, err := t.agent.Verdict(ctx, args[0])
+			var v mgmt.Verdict
+			err := t.wait(ctx, "reading "+args[0], func(ctx context.Context) (err error) {
+				v, err = t.agent.Verdict(ctx, args[0])
+				return err
+			})
 			if err != nil {
 				return err
 			}
@@ -37,11 +41,19 @@ alive quote.`,
 				{"now", valuesText(v.Now)},
 				{"compared to", valuesText(v.Base)},
 				{"proof", proven},
-				{"seen", v.Seen().String()},
+				{"seen", seenText(v)},
 			})
 			return nil
 		}
 	},
+}
+
+// seenText is what may be quoted: of an engine that was not read there is none.
+func seenText(v mgmt.Verdict) string {
+	if v.Generation == "" || v.Now == (mgmt.Values{}) {
+		return "-"
+	}
+	return v.Seen().String()
 }
 
 func valuesText(v mgmt.Values) string {
@@ -75,7 +87,11 @@ var attachCommand = command{
 				}
 				r.Slots = e.VMs[i].Slots
 			}
-			a, err := t.agent.Attach(ctx, r.Slots[0], r)
+			var a mgmt.Attached
+			err := t.wait(ctx, "attaching "+r.VM+" to "+r.Host, func(ctx context.Context) (err error) {
+				a, err = t.agent.Attach(ctx, r.Slots[0], r)
+				return err
+			})
 			if err != nil {
 				return err
 			}
@@ -248,7 +264,8 @@ after a reset of the devices.`,
 					return err
 				}
 			}
-			if err := t.agent.Release(ctx, r.Slots[0], r); err != nil {
+			err = t.wait(ctx, "releasing "+strings.Join(r.Slots, " "), func(ctx context.Context) error { return t.agent.Release(ctx, r.Slots[0], r) })
+			if err != nil {
 				return err
 			}
 			return t.released(ctx, r)

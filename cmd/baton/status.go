@@ -20,7 +20,11 @@ var statusCommand = command{
 			if len(args) == 1 {
 				return t.slotStatus(ctx, args[0])
 			}
-			e, err := t.agent.Enclosure(ctx)
+			var e mgmt.Enclosure
+			err := t.wait(ctx, asking, func(ctx context.Context) (err error) {
+				e, err = t.agent.Enclosure(ctx)
+				return err
+			})
 			if err != nil {
 				return err
 			}
@@ -126,6 +130,8 @@ func hostWord(s mgmt.Slot) string {
 	switch {
 	case s.Held:
 		return "(held)"
+	case s.Generation == "": // without a store nobody knows
+		return "(unknown)"
 	case s.Host == "":
 		return "(free)"
 	}
@@ -196,11 +202,25 @@ func attention(s mgmt.Slot) []string {
 	if s.Cut == "unconfirmed" {
 		out = append(out, "its cut is not confirmed: its old host may still reach it")
 	}
+	if s.Power == "off" {
+		out = append(out, "its device has no power")
+	}
 	return out
 }
 
+// silent tells whether the engine does not answer: what is wrong can not be
+// looked at before it does.
+func silent(s mgmt.Slot) bool {
+	said := s.Problem + s.Blocked
+	return strings.Contains(said, "the engine can not be read") || strings.Contains(said, "the engine does not answer")
+}
+
 func (t *tool) slotStatus(ctx context.Context, name string) error {
-	s, err := t.agent.Slot(ctx, name)
+	var s mgmt.Slot
+	err := t.wait(ctx, asking, func(ctx context.Context) (err error) {
+		s, err = t.agent.Slot(ctx, name)
+		return err
+	})
 	if err != nil {
 		return err
 	}
@@ -217,6 +237,10 @@ func (t *tool) slotStatus(ctx context.Context, name string) error {
 		link += " with " + s.Peer
 	}
 	onOff := map[bool]string{true: "on", false: "off"}
+	guard := onOff[s.Guard] + ", hold on link loss " + onOff[s.Hold]
+	if silent(s) {
+		guard = "unknown"
+	}
 	power := s.Power
 	if s.Locate {
 		power += ", locate LED on"
@@ -229,7 +253,7 @@ func (t *tool) slotStatus(ctx context.Context, name string) error {
 		{"power", power},
 		{"generation", s.Generation},
 		{"policy", s.Policy},
-		{"guard", onOff[s.Guard] + ", hold on link loss " + onOff[s.Hold]},
+		{"guard", guard},
 		{"flag", flag},
 		{"memory", memoryText(s.Memory)},
 		{"latches", strings.Join(s.Latches, ", ")},

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"baton/mgmt"
 )
@@ -44,7 +45,11 @@ var suggestions = []struct {
 			return nil
 		}
 		return first(2, e.Slots, func(s mgmt.Slot) (next, bool) {
-			return next{"baton slot adopt " + s.Name, "if its parts were replaced"}, s.Problem != "" && s.Blocked == ""
+			n := next{"baton slot adopt " + s.Name, "if its parts were replaced"}
+			if silent(s) {
+				n = next{"baton log " + s.Name, "since when it does not answer"}
+			}
+			return n, s.Problem != "" && s.Blocked == ""
 		})
 	}},
 	{"the store was damaged", func(e seen) []next {
@@ -58,6 +63,9 @@ var suggestions = []struct {
 			return nil
 		}
 		return first(2, e.Hosts, func(h mgmt.Host) (next, bool) {
+			if strings.HasPrefix(h.Why, "the cut of ") {
+				return next{"baton fence " + h.Name, "is its cut confirmed now?"}, h.Fenced
+			}
 			return next{"baton unfence " + h.Name, "once it is safe"}, h.Fenced
 		})
 	}},
@@ -76,6 +84,14 @@ var suggestions = []struct {
 	{"a memory was not kept", func(e seen) []next {
 		return first(1, e.Slots, func(s mgmt.Slot) (next, bool) {
 			return next{"baton verdict " + s.Name, "why its memory counts as lost"}, s.VM != "" && s.Flag == "void"
+		})
+	}},
+	{"a device has no power", func(e seen) []next {
+		if !e.Store.OK {
+			return nil
+		}
+		return first(1, e.Slots, func(s mgmt.Slot) (next, bool) {
+			return next{"baton slot power " + s.Name + " on", "its device has no power"}, s.Power == "off" && s.Problem == "" && s.Blocked == ""
 		})
 	}},
 	{"a VM can be moved or attached", func(e seen) []next {

@@ -34,6 +34,11 @@ line.`,
 				defer cancel()
 			}
 			f := filter{list(*slots), list(*kinds)}
+			for _, s := range f.slots { // a name that is misspelt would be waited for
+				if _, err := t.agent.Slot(ctx, s); err != nil {
+					return err
+				}
+			}
 			if *after == "" {
 				evs, err := t.agent.Events(ctx, "")
 				if err != nil {

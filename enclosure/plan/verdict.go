@@ -60,7 +60,7 @@ var reasonText = [...]string{
 	WhyReplaced:    "engine or device is another one than before",
 	WhyRestarted:   "the engine restarted, so what it saw before is not known",
 	WhyForeignPeer: "an engine that is not the target's was connected",
-	WhyOperator:    "set by hand",
+	WhyOperator:    "given up by hand (reset, power, adopt or drop)",
 	WhyStoreLost:   "the agent's store was lost or damaged",
 	WhyNoProof:     "no proof that the VM ran since the device was assigned",
 }
