@@ -86,9 +86,9 @@ func feed(ctx context.Context, a asker, every time.Duration, fed func(enclosure.
 }
 
 func (n *notifier) stop() {
-	_, _ = daemon.SdNotify(false, daemon.SdNotifyStopping)
 	n.cancel()
-	<-n.done
+	<-n.done // nothing is said after the last word
+	_, _ = daemon.SdNotify(false, daemon.SdNotifyStopping)
 }
 
 // statusLine is what 'systemctl status batond' shows.
