@@ -18,7 +18,7 @@ import (
 func inNamespace(t *testing.T, f func(t *testing.T)) {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Fatal("this test needs root, for a network namespace of its own (make test runs as root)")
+		t.Fatal("this test needs a network namespace of its own: run it as root, or where the kernel lets users make namespaces")
 	}
 	done := make(chan struct{})
 	go func() {
