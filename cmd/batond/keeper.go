@@ -143,8 +143,10 @@ func (k *keeper) Apply(ctx context.Context, r mgmt.ConfigRequest, by string) (mg
 		}
 		return out, nil
 	}
-	if err := usableRunDir(a.asked.RunDir); err != nil {
-		return none, k.refused(by, err)
+	if dir := a.asked.RunDir; dir != k.running.RunDir {
+		if err := usableRunDir(dir); err != nil {
+			return none, k.refused(by, err)
+		}
 	}
 	if a.changed() {
 		if err := k.enc.Reconfigure(ctx, change); err != nil {
