@@ -426,16 +426,23 @@ func TestUnusableStore(t *testing.T) {
 	}
 }
 
+// systemd listens where NOTIFY_SOCKET is b.path("notify").
+func (b *bench) systemd() *net.UnixConn {
+	b.t.Helper()
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: b.path("notify"), Net: "unixgram"})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
 // TestNotify: systemd hears that the agent is ready, alive, and stopping.
 func TestNotify(t *testing.T) {
 	t.Parallel() // it mostly waits
 	b := newBench(t)
 	b.serveBus()
-	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: b.path("notify"), Net: "unixgram"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close() }()
+	conn := b.systemd()
 	said := make(chan string, 64)
 	go func() {
 		defer close(said)
