@@ -259,6 +259,26 @@ func Locate(img []byte, g Geometry) []Place {
 	return out
 }
 
+// LocateErasable looks for the format record of an erase block in the content of
+// a flash, and tells the geometry that it says; Size is the store's. Blocks begin
+// at multiples of 4 KiB. One record is enough.
+func LocateErasable(img []byte) (g Geometry, ok bool) {
+	const least = 4 << 10
+	for at := 0; at < len(img); at += least {
+		for page := minPage; page <= maxPage && at+page <= len(img); page *= 2 {
+			f, ok := decodeFormat(img[at : at+page])
+			if !ok || f.kind != kindSector || f.page != page || f.erase < least || at%f.erase != 0 || f.erase%page != 0 {
+				continue
+			}
+			return Geometry{
+				Size: int64(f.pages) * int64(page), Page: page, Erase: f.erase, Erased: 0xff,
+				WriteMax: norWriteMax, EraseMax: norEraseMax(f.erase),
+			}, true
+		}
+	}
+	return Geometry{}, false
+}
+
 // isSecond tells whether the format record at an offset is the second of a pair
 // of which the first is lost. Behind the second there are two spare pages and
 // then the ring; behind the first there is a record, good or bad, before those.

@@ -23,7 +23,8 @@ type hardware struct {
 	config   enclosure.Config
 	warnings []string
 	buses    map[string]*bus.Owned
-	open     []io.Closer // in the order of opening
+	chips    map[string]*nvm.SPI25 // by chip select
+	open     []io.Closer           // in the order of opening
 	log      *slog.Logger
 }
 
@@ -34,7 +35,7 @@ const transferLimit = time.Second
 // openHardware opens buses and store, which the seed alone says: what slots
 // there are may be in the store. What fails is noted where it belongs.
 func openHardware(seed *config.Config, log *slog.Logger) *hardware {
-	h := &hardware{buses: map[string]*bus.Owned{}, log: log}
+	h := &hardware{buses: map[string]*bus.Owned{}, chips: map[string]*nvm.SPI25{}, log: log}
 	for name, target := range seed.Buses {
 		l := &lateBus{name: target, simulated: seed.Simulated}
 		if err := l.open(); err != nil {
@@ -84,11 +85,10 @@ func (h *hardware) slot(s config.Slot) enclosure.SlotConfig {
 	buses, log := h.buses, h.log
 	out := enclosure.SlotConfig{
 		Name: s.Name, BusName: s.Bus, Bus: buses[s.Bus], Addr: uint16(s.Address),
-		Medium: nvm.NewEEPROM(buses[s.Bus], uint16(s.EEPROM.Address), nvm.Parts[s.EEPROM.Part]),
-		Part:   s.EEPROM.Part,
-		Page:   fmt.Sprintf("%s/%s", s.Bus, s.EEPROM.Address),
-		MAC:    ee.MAC(s.MAC), Serial: uint64(s.Serial), Port: s.Port,
+		Part: s.EEPROM.Part,
+		MAC:  ee.MAC(s.MAC), Serial: uint64(s.Serial), Port: s.Port,
 	}
+	out.Medium, out.Page = h.eeprom(s)
 	out.Profile, out.Problem = ee.LoadProfile(s.Profile) // Parse found it, but a file may be gone
 	if out.Profile == nil {
 		out.Profile = &ee.Profile{Name: s.Profile}
@@ -126,6 +126,12 @@ func (h *hardware) store(c *config.Config) enclosure.StoreConfig {
 		out.Name = fmt.Sprintf("%s/%s", s.Bus, s.Address)
 		out.Part = s.Part
 		out.Medium = nvm.NewEEPROM(h.buses[s.Bus], uint16(s.Address), nvm.Parts[s.Part])
+	case s.SPI != "":
+		out.Name, out.Part = s.SPI, s.Part
+		out.Medium = h.spi(s.SPI, s.Part, s.Speed)
+	case s.MTD != "":
+		out.Name = "mtd " + s.MTD
+		out.Medium, out.Problem = h.mtd(c)
 	case s.File != "":
 		out.Name = s.File
 		// A disk that does not answer for a second is reported, not waited for.
@@ -140,12 +146,12 @@ func (h *hardware) store(c *config.Config) enclosure.StoreConfig {
 	default:
 		i := slices.IndexFunc(c.Slots, func(sl config.Slot) bool { return sl.Name == s.Slot })
 		sl := c.Slots[i]
-		out.Name = fmt.Sprintf("%s/%s+%d", sl.Bus, sl.EEPROM.Address, s.Offset)
 		out.Shared, out.Part, out.Offset = sl.Name, sl.EEPROM.Part, s.Offset
 		if p, err := ee.LoadProfile(sl.Profile); err == nil {
 			out.LoadTime = p.LoadTime
 		}
-		chip := nvm.NewEEPROM(h.buses[sl.Bus], uint16(sl.EEPROM.Address), nvm.Parts[sl.EEPROM.Part])
+		chip, at := h.eeprom(sl)
+		out.Name = fmt.Sprintf("%s+%d", at, s.Offset)
 		m, err := nvm.Section(chip, s.Offset, s.Size)
 		if err != nil {
 			out.Problem = err

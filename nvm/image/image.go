@@ -47,8 +47,8 @@ import (
 
 // Options say what an image is of. The zero value finds out by itself.
 type Options struct {
-	// Part names one of nvm.Parts; "" = the one with as many bytes as the image
-	// has.
+	// Part names one of nvm.Parts or nvm.Parts25; "" = a flash, if a format
+	// record in the image says so, or the 24xx with as many bytes as it has.
 	Part string
 	// Page is bytes of a page, for an image that is of no known part, such as a
 	// store's file; 0 = the part's, or 64 where there is none.
@@ -96,6 +96,14 @@ const maxImage = 16 << 20
 // New is Open for content that is in memory already. It is copied.
 func New(name string, content []byte, opt Options) (*Image, error) {
 	g, part, err := geometry(int64(len(content)), opt)
+	// A flash is known by what is in it: parts and sizes tell nothing.
+	if nor, ok := nvm.LocateErasable(content); ok && opt.Part == "" && int64(len(content))%int64(nor.Erase) == 0 {
+		if opt.Size == 0 && opt.Offset >= 0 {
+			opt.Size = min(nor.Size, int64(len(content))-opt.Offset)
+		}
+		g, part, err = nor, "", nil
+		g.Size = int64(len(content))
+	}
 	if err != nil {
 		return nil, fmt.Errorf("image: %s: %w", name, err)
 	}
@@ -110,6 +118,9 @@ func geometry(size int64, opt Options) (g nvm.Geometry, part string, err error) 
 	g = nvm.Geometry{Size: size, Page: opt.Page, Erased: 0xFF, WriteMax: time.Second}
 	if opt.Part != "" {
 		p, ok := nvm.Parts[opt.Part]
+		if s, spi := nvm.Parts25[opt.Part]; spi {
+			p, ok = nvm.Part{Name: s.Name, Size: s.Size, Page: s.Page}, true
+		}
 		if !ok {
 			return g, "", fmt.Errorf("there is no part %q", opt.Part)
 		}
@@ -329,7 +340,25 @@ func (m *memory) Program(ctx context.Context, p []byte, off int64) error {
 	if off < 0 || off > m.g.Size-int64(len(p)) {
 		return nvm.ErrRange
 	}
-	copy(m.data[off:], p)
+	if m.g.Erase == 0 {
+		copy(m.data[off:], p)
+		return ctx.Err()
+	}
+	for i, b := range p {
+		m.data[off+int64(i)] &= b
+	}
+	return ctx.Err()
+}
+
+// Erase is for an image of a flash.
+func (m *memory) Erase(ctx context.Context, off int64) error {
+	block := int64(m.g.Erase)
+	if block == 0 || off < 0 || off > m.g.Size-block || off%block != 0 {
+		return nvm.ErrRange
+	}
+	for i := range block {
+		m.data[off+i] = m.g.Erased
+	}
 	return ctx.Err()
 }
 

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -197,6 +198,70 @@ func TestSmallParts(t *testing.T) {
 		if err != nil || in.Err != nil || im.Part() != name {
 			t.Errorf("%s: %v, %+v, part %q", name, err, in, im.Part())
 		}
+	}
+}
+
+// A flash is known by its format records, however large it is.
+func TestFlash(t *testing.T) {
+	g := nvm.Geometry{Size: 8 * 4096, Page: 256, Erase: 4096, Erased: 0xff, WriteMax: time.Millisecond, EraseMax: time.Second}
+	m := nvmtest.NewNOR(g, 1)
+	s, err := nvm.Format(bg, m, inc, nvm.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Put(bg, nvm.Urgent, nvm.Record{Key: "k", Value: []byte("v")}); err != nil {
+		t.Fatal(err)
+	}
+	flash := m.Image()
+	for page := range 3 { // a bit of each of the first records
+		flash[page*4096+7] &^= 0x10
+	}
+	for _, tt := range []struct {
+		name    string
+		content []byte
+		opt     image.Options
+	}{
+		{"the partition", flash, image.Options{}},
+		{"a store at its start", append(slices.Clone(flash), bytes.Repeat([]byte{0xff}, 3*4096)...), image.Options{}},
+		{"the whole flash", append(bytes.Repeat([]byte{0xff}, 2*4096), flash...), image.Options{Offset: 2 * 4096}},
+	} {
+		im, err := image.New(tt.name, tt.content, tt.opt)
+		if err != nil {
+			t.Errorf("%s: %v", tt.name, err)
+			continue
+		}
+		in, err := im.Store(bg)
+		if err != nil || in.Err != nil || im.Geometry().Erase != 4096 {
+			t.Errorf("%s: %v, %+v", tt.name, err, in)
+			continue
+		}
+		if v, _ := in.Get("k"); string(v) != "v" {
+			t.Errorf("%s: k = %q", tt.name, v)
+		}
+		if err := im.Repair(bg, nvm.Repair{Clean: true, Batches: [][]nvm.Record{{{Key: "k", Value: []byte("w")}}}}); err != nil {
+			t.Errorf("%s: Repair = %v", tt.name, err)
+		}
+		if in, err := im.Store(bg); err != nil || in.Err != nil {
+			t.Errorf("%s: repaired: %v", tt.name, err)
+		} else if v, _ := in.Get("k"); string(v) != "w" {
+			t.Errorf("%s: repaired, k = %q", tt.name, v)
+		}
+	}
+}
+
+// An SPI part is named: its size tells a 24xx.
+func TestSPIPart(t *testing.T) {
+	p := nvm.Parts25["25lc1024"]
+	m := nvmtest.NewChip(nvm.Geometry{Size: p.Size, Page: p.Page, Erased: 0xff}, 1)
+	if _, err := nvm.Format(bg, m, inc, nvm.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	im, err := image.New("chip", m.Image(), image.Options{Part: p.Name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if in, err := im.Store(bg); err != nil || in.Err != nil || im.Part() != p.Name {
+		t.Errorf("%v, %+v, part %q", err, in, im.Part())
 	}
 }
 
