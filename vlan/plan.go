@@ -192,7 +192,7 @@ type problem struct {
 
 // uplink plans the uplink's VLANs.
 func uplink(want desired, now seen, up seenPort) (leave, join []change, problems []problem) {
-	used, settled := want.used(now)
+	used := want.used(now)
 	mode := want.uplink.mode
 	var have, should []member
 	for _, m := range up.members {
@@ -206,8 +206,6 @@ func uplink(want desired, now seen, up seenPort) (leave, join []change, problems
 			if slices.Contains(used, m.vlan) {
 				problems = append(problems, problem{port: up.name, vlan: m.vlan, text: fmt.Sprintf("VLAN %d is the one of untagged frames on %s, and the controller's own network goes untagged: that is not cut", m.vlan, up.name)})
 			}
-		case !settled && !slices.Contains(used, m.vlan):
-			// It may be somebody's whose slot is not known yet.
 		default:
 			have = append(have, m)
 		}
@@ -233,19 +231,14 @@ func uplink(want desired, now seen, up seenPort) (leave, join []change, problems
 }
 
 // used are the VLANs that ports should be, or where that is not decided are,
-// members of. settled tells that all are decided.
-func (want desired) used(now seen) (used []uint16, settled bool) {
-	settled = true
+// members of.
+func (want desired) used(now seen) (used []uint16) {
 	for _, w := range want.ports {
 		switch p := now.port(w.name); {
 		case w.decided && w.vlan != 0:
 			used = append(used, w.vlan)
-		case w.decided:
+		case w.decided || p == nil:
 		default:
-			settled = false
-			if p == nil {
-				continue
-			}
 			for _, m := range p.members {
 				if slices.Contains(want.ours, m.vlan) {
 					used = append(used, m.vlan)
@@ -254,7 +247,13 @@ func (want desired) used(now seen) (used []uint16, settled bool) {
 		}
 	}
 	slices.Sort(used)
-	return slices.Compact(used), settled
+	return slices.Compact(used)
+}
+
+// settled tells whether it is decided of all ports what they should be members
+// of.
+func (want desired) settled() bool {
+	return !slices.ContainsFunc(want.ports, func(w wish) bool { return !w.decided })
 }
 
 // differ says what turns have into want, both ascending.

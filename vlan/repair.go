@@ -69,6 +69,10 @@ func (s *Switch) Repair(ctx context.Context) ([]Repair, error) {
 	}
 	at := time.Now()
 	about := scope{all: true, not: map[string]bool{}}
+	if !s.want.settled() {
+		// It may be what a slot uses that is not known yet.
+		about.stay = s.want.uplink.name
+	}
 	for port, w := range s.wars {
 		if at.Before(w.next) {
 			about.not[port] = true

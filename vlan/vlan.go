@@ -300,7 +300,8 @@ func (s *Switch) Stats() Stats {
 // scope is what a pass is about: these ports, and these VLANs of the uplink.
 type scope struct {
 	all   bool            // all ports, but
-	not   map[string]bool // these
+	not   map[string]bool // these, and
+	stay  string          // what this one would leave
 	ports map[string]bool
 	vlans map[uint16]bool
 }
@@ -318,7 +319,7 @@ func (a *scope) add(now, before wish, found *seenPort) {
 // changes are those that the scope is about.
 func (a *scope) changes(in []change, uplink string) []change {
 	if a.all {
-		return slices.DeleteFunc(slices.Clone(in), func(c change) bool { return a.not[c.port] })
+		return slices.DeleteFunc(slices.Clone(in), func(c change) bool { return a.not[c.port] || !c.join && c.port == a.stay })
 	}
 	var out []change
 	for _, c := range in {

@@ -134,9 +134,9 @@ func TestAbsent(t *testing.T) {
 	filter(t, bridge, "1")
 	sw := vlan.New(config(vlan.Tagged))
 	defer sw.Close()
-	r := rig.New(t, rig.Options{Slots: 1, Config: func(c *enclosure.Config) { c.Slots[0].Port, c.Switch = lan[0], sw }})
+	r := rig.New(t, rig.Options{Slots: 1, ProfileMod: patient, Config: func(c *enclosure.Config) { c.Slots[0].Port, c.Switch = lan[0], sw }})
 	defer r.Stop()
-	r.Attach(rig.VM1, rig.A)
+	move(t, r, rig.VM1, rig.A)
 	filter(t, bridge, "0")
 	gen := r.Gen("gpu0")
 	m, err := r.E.Move(r.Ctx(), r.Request(rig.VM1, rig.B))
@@ -156,7 +156,7 @@ func TestAbsent(t *testing.T) {
 	time.Sleep(1600 * time.Millisecond) // a look that refused counts for a while
 	r.Run()
 	time.Sleep(2500 * time.Millisecond)
-	r.Move(rig.VM1, rig.B)
+	move(t, r, rig.VM1, rig.B)
 	r.WantHost("gpu0", rig.B)
 	if got := members(t, lan[0]) + members(t, uplink); got != "[102][1pu 102]" {
 		t.Errorf("after the move: %s", got)

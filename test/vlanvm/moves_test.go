@@ -10,6 +10,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"baton/ee"
 	"baton/enclosure"
 	"baton/test/rig"
 	"baton/vlan"
@@ -28,6 +29,22 @@ func config(uplinkMode vlan.Mode) vlan.Config {
 	}
 }
 
+// patient gives the model's engines the time that they can take where an
+// emulated processor sends frames as well.
+func patient(p *ee.Profile) { p.LoadTime, p.ResetTime = 10*time.Second, 10*time.Second }
+
+// move is rig's, patient.
+func move(t *testing.T, r *rig.Rig, vm, to string, slots ...string) enclosure.Move {
+	t.Helper()
+	q := r.Request(vm, to)
+	q.Slots, q.Wait = slots, 20*time.Second
+	m, err := r.E.Move(r.Ctx(), q)
+	if err != nil || m.State != enclosure.MoveDone {
+		t.Fatalf("move %s to %s: %s %s, %v", vm, to, m.State, m.Reason, err)
+	}
+	return m
+}
+
 // TestFrames: while the slots of one VM move between three servers, and its
 // host is fenced, frames are sent all the time: by each engine with every
 // group's tag and without one, by the servers with all tags. Only the members of
@@ -38,7 +55,7 @@ func TestFrames(t *testing.T) {
 	plug(t)
 	w := &witness{t: t, Switch: vlan.New(config(vlan.Tagged)), group: table, of: map[string][]*stay{}}
 	defer w.Switch.Close()
-	r := rig.New(t, rig.Options{Slots: 4, Buses: 2, Config: func(c *enclosure.Config) {
+	r := rig.New(t, rig.Options{Slots: 4, Buses: 2, ProfileMod: patient, Config: func(c *enclosure.Config) {
 		for i := range c.Slots {
 			c.Slots[i].Port = lan[i]
 		}
@@ -71,14 +88,14 @@ func TestFrames(t *testing.T) {
 	time.Sleep(300 * time.Millisecond)
 
 	one, two := []string{"gpu0", "gpu1"}, []string{"gpu2", "gpu3"}
-	r.Attach(rig.VM2, rig.A, two...)
-	r.Attach(rig.VM1, rig.A, one...)
+	move(t, r, rig.VM2, rig.A, two...)
+	move(t, r, rig.VM1, rig.A, one...)
 	time.Sleep(200 * time.Millisecond)
 	var longest time.Duration
 	for range 3 {
 		for _, to := range []string{rig.B, rig.C, rig.A} {
 			before := now()
-			m := r.Move(rig.VM1, to, one...)
+			m := move(t, r, rig.VM1, to, one...)
 			longest = max(longest, now()-before)
 			if cut := slices.IndexFunc(m.Steps, func(st enclosure.Step) bool { return st.Name == "cut" }); cut < 0 {
 				t.Errorf("a move without a cut: %v", m.Steps)
@@ -86,7 +103,7 @@ func TestFrames(t *testing.T) {
 			time.Sleep(200 * time.Millisecond)
 		}
 	}
-	r.Move(rig.VM1, rig.B, one...)
+	move(t, r, rig.VM1, rig.B, one...)
 	time.Sleep(200 * time.Millisecond)
 	r.Fence(rig.B)
 	time.Sleep(200 * time.Millisecond)
