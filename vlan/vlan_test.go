@@ -222,6 +222,9 @@ func TestFails(t *testing.T) {
 	if got := list(f.now.port("lan1").members); got != "101" {
 		t.Errorf("lan1 is a member of %s; want 101", got)
 	}
+	if slices.Contains(f.asked, "lan1 joins 102") {
+		t.Errorf("lan1 did not leave 101, and was made to join 102: %v", f.asked)
+	}
 	// One that says yes and does nothing.
 	f.fail, f.stuck = nil, "lan2"
 	err = s.Set(t.Context(), "lan2", 101)
@@ -242,6 +245,27 @@ func TestFails(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("SetAll = %v; want %q in it", err, want)
 		}
+	}
+}
+
+// TestAccessUplink: without tags there is one group at a time.
+func TestAccessUplink(t *testing.T) {
+	f, s := bed(func(c *Config) { c.Uplink.Mode, c.OwnUntagged = Access, false })
+	f.now.port("up").members = nil
+	set(t, s, "lan0", 101)
+	set(t, s, "lan1", 101)
+	before := f.shown()
+	want := "up is an access port and carries one group at a time, and VLANs 101-102 are used"
+	for name, do := range map[string]func(context.Context, string, uint16) error{"Check": s.Check, "Set": s.Set} {
+		if err := do(t.Context(), "lan2", 102); err == nil || !strings.Contains(err.Error(), want) || f.shown() != before {
+			t.Errorf("%s: %v, %s; want %q", name, err, f.shown(), want)
+		}
+	}
+	set(t, s, "lan0", 0)
+	set(t, s, "lan1", 0)
+	set(t, s, "lan2", 102)
+	if got, want := f.shown(), "up: 102 untagged; lan0: none; lan1: none; lan2: 102 untagged; other: 1 untagged"; got != want {
+		t.Errorf("got %s\nwant %s", got, want)
 	}
 }
 

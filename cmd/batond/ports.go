@@ -107,8 +107,11 @@ func (p *ports) look(ctx context.Context, note func(enclosure.Event)) {
 		for _, r := range done {
 			note(enclosure.Event{Kind: "vlan", Text: r.Text})
 		}
+		if ctx.Err() != nil {
+			return // which is all that err may be about
+		}
 		text := ""
-		if err != nil && ctx.Err() == nil {
+		if err != nil {
 			text = err.Error()
 		}
 		if text != said && text != "" {
@@ -116,9 +119,7 @@ func (p *ports) look(ctx context.Context, note func(enclosure.Event)) {
 		} else if text != said {
 			note(enclosure.Event{Kind: "vlan", Text: "switch: all ports are as they should be again"})
 		}
-		if said = text; ctx.Err() != nil {
-			return
-		}
+		said = text
 		select {
 		case <-ctx.Done():
 			return

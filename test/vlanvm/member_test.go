@@ -145,8 +145,7 @@ func (v verdict) String() string {
 // judge compares what was heard with who was a member of what. Untagged frames
 // of the servers and of the controller are the controller's own network's, and
 // judged by own.
-func (f fabric) judge(t *testing.T, all []*station, skip func(*station) bool) (sum verdict) {
-	t.Helper()
+func (f fabric) judge(say func(format string, args ...any), all []*station, skip func(*station) bool) (sum verdict) {
 	type key struct {
 		to, from byte
 		tag      uint16
@@ -161,7 +160,7 @@ func (f fabric) judge(t *testing.T, all []*station, skip func(*station) bool) (s
 	}
 	complain := func(n *int, format string, args ...any) {
 		if *n++; *n <= 5 {
-			t.Errorf(format, args...)
+			say(format, args...)
 		}
 	}
 	for _, from := range all {

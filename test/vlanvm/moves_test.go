@@ -128,7 +128,7 @@ func TestFrames(t *testing.T) {
 		port:   map[string]string{engine(0): lan[0], engine(1): lan[1], engine(2): lan[2], engine(3): lan[3], far: "", bridge: ""},
 		access: map[string]bool{lan[1]: true, lan[3]: true},
 	}
-	sum := f.judge(t, s.all, func(st *station) bool { return st == own })
+	sum := f.judge(t.Errorf, s.all, func(st *station) bool { return st == own })
 	t.Logf("%v; longest move %v", sum, longest.Round(time.Millisecond))
 	if sum.due < 1000 || sum.sent < 5000 {
 		t.Errorf("%v: that proves little", sum)
@@ -158,6 +158,50 @@ func TestFrames(t *testing.T) {
 		}
 	}
 	r.Check()
+}
+
+// TestJudge: a judge that finds nothing proves nothing. Where the bridge filters
+// no VLANs frames are heard that must not be, and where the uplink is taken out of a
+// VLAN some are missing.
+func TestJudge(t *testing.T) {
+	for _, tt := range []struct {
+		name           string
+		spoil          func()
+		wrong, missing bool
+	}{
+		{"as it should be", func() {}, false, false},
+		{"no filtering", func() { filter(t, bridge, "0") }, true, false},
+		{"member of another group's", func() { must(t, netlink.BridgeVlanAdd(link(t, lan[2]), 101, false, false, false, true)) }, true, false},
+		{"uplink not a member", func() { must(t, netlink.BridgeVlanDel(link(t, uplink), 101, false, false, false, true)) }, false, true},
+	} {
+		plug(t)
+		w := &witness{t: t, Switch: vlan.New(config(vlan.Tagged)), group: table, of: map[string][]*stay{}}
+		for i, g := range []uint16{rig.GroupA, rig.GroupA, rig.GroupB, 0} {
+			must(t, w.Set(t.Context(), lan[i], g))
+		}
+		s := &stations{t: t}
+		s.add(engine(0), 0, 101, 102)
+		s.add(engine(1), 0)
+		s.add(engine(2), 101, 102)
+		s.add(far, 101, 102)
+		s.start()
+		time.Sleep(300 * time.Millisecond)
+		tt.spoil()
+		time.Sleep(300 * time.Millisecond)
+		s.end()
+		f := fabric{
+			w:      w,
+			port:   map[string]string{engine(0): lan[0], engine(1): lan[1], engine(2): lan[2], far: ""},
+			access: map[string]bool{lan[1]: true},
+		}
+		said := ""
+		sum := f.judge(func(format string, args ...any) { said = fmt.Sprintf(format, args...) }, s.all, func(*station) bool { return false })
+		t.Logf("%s: %v: %s", tt.name, sum, said)
+		if (sum.wrong > 0) != tt.wrong || (sum.missing > 0) != tt.missing || sum.due == 0 {
+			t.Errorf("%s: %v", tt.name, sum)
+		}
+		must(t, w.Switch.Close())
+	}
 }
 
 // TestAccessUplink: one group at a time, without a tag.
