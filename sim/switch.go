@@ -90,8 +90,8 @@ func (sw *Switch) Set(ctx context.Context, port string, vlan uint16) error {
 	return nil
 }
 
-// Check finds what can be seen before Set: here, that there is such a port.
-func (sw *Switch) Check(_ context.Context, port string, _ uint16) error {
+// May finds what can be seen before Set: here, that there is such a port.
+func (sw *Switch) May(_ context.Context, port string, _ uint16) error {
 	sw.w.enter()
 	defer sw.w.mu.Unlock()
 	if _, ok := sw.vlans[port]; !ok {

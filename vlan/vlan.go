@@ -237,10 +237,10 @@ func (s *Switch) unwish(before []wish, groups map[string]uint16) {
 	}
 }
 
-// Check tells, by looking alone, why the VLAN of port could not be set to that
+// May tells, by looking alone, why the VLAN of port could not be set to that
 // of a group; nil = nothing is known to stand in the way. errors.Is finds
 // ErrUnseen in the error.
-func (s *Switch) Check(ctx context.Context, port string, group uint16) error {
+func (s *Switch) May(ctx context.Context, port string, group uint16) error {
 	if err := s.take(ctx); err != nil {
 		return err
 	}
@@ -265,6 +265,46 @@ func (s *Switch) Check(ctx context.Context, port string, group uint16) error {
 		return unseen{err}
 	}
 	return nil
+}
+
+// Membership reads of which groups' VLANs port is a member, ascending. A VLAN
+// that is no group's stands as itself; if a group has that number and another
+// VLAN, with notAGroup added.
+func (s *Switch) Membership(ctx context.Context, port string) ([]uint16, error) {
+	if err := s.take(ctx); err != nil {
+		return nil, err
+	}
+	defer s.give()
+	now, err := s.look(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p := now.port(port)
+	if p == nil {
+		return nil, unseen{s.k.whyNot(s.want.bridge, port)}
+	}
+	var out []uint16
+	for _, m := range p.members {
+		out = append(out, s.c.group(m.vlan))
+	}
+	slices.Sort(out)
+	return out, nil
+}
+
+// notAGroup is above every group and VLAN.
+const notAGroup = 10000
+
+// group is the inverse of VLAN.
+func (c Config) group(vlan uint16) uint16 {
+	for g, v := range c.VLANs {
+		if v == vlan {
+			return g
+		}
+	}
+	if c.VLAN(vlan) != vlan {
+		return notAGroup + vlan
+	}
+	return vlan
 }
 
 // Use replaces the groups of hosts. Ports stay as they are.

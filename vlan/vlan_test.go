@@ -64,6 +64,21 @@ func TestSet(t *testing.T) {
 	}
 }
 
+func TestMembership(t *testing.T) {
+	f, s := bed()
+	f.now.port("lan0").members = []member{{7, false, false}, {101, false, false}, {103, false, false}, {1103, false, false}}
+	got, err := s.Membership(t.Context(), "lan0")
+	if want := []uint16{7, 101, 103, notAGroup + 103}; err != nil || !slices.Equal(got, want) {
+		t.Errorf("Membership = %v, %v; want %v", got, err, want)
+	}
+	if got, err := s.Membership(t.Context(), "lan7"); !errors.Is(err, ErrUnseen) {
+		t.Errorf("of a port that is not there: %v, %v", got, err)
+	}
+	if len(f.asked) > 0 {
+		t.Errorf("reading asked for %v", f.asked)
+	}
+}
+
 // TestRestart: where all agrees an agent that has just started changes nothing.
 func TestRestart(t *testing.T) {
 	f, s := bed()
@@ -154,7 +169,7 @@ func TestRefused(t *testing.T) {
 		if port == "" {
 			port = "lan0"
 		}
-		for name, do := range map[string]func(context.Context, string, uint16) error{"Check": s.Check, "Set": s.Set} {
+		for name, do := range map[string]func(context.Context, string, uint16) error{"May": s.May, "Set": s.Set} {
 			err := do(t.Context(), port, 101)
 			if err == nil || !strings.Contains(err.Error(), tt.want) || !errors.Is(err, ErrUnseen) {
 				t.Errorf("%s: %s = %v; want %q, ErrUnseen", tt.name, name, err, tt.want)
@@ -256,7 +271,7 @@ func TestAccessUplink(t *testing.T) {
 	set(t, s, "lan1", 101)
 	before := f.shown()
 	want := "up is an access port and carries one group at a time, and VLANs 101-102 are used"
-	for name, do := range map[string]func(context.Context, string, uint16) error{"Check": s.Check, "Set": s.Set} {
+	for name, do := range map[string]func(context.Context, string, uint16) error{"May": s.May, "Set": s.Set} {
 		if err := do(t.Context(), "lan2", 102); err == nil || !strings.Contains(err.Error(), want) || f.shown() != before {
 			t.Errorf("%s: %v, %s; want %q", name, err, f.shown(), want)
 		}
