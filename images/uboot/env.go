@@ -90,8 +90,8 @@ func Encode(e Env, flag byte, size int) ([]byte, error) {
 	if room := size - HeaderSize; len(vars)+1 > room {
 		return nil, fmt.Errorf("variables take %d bytes, a copy has room for %d: %w", len(vars)+1, room, ErrFull)
 	}
-	p := make([]byte, size)
-	copy(p[HeaderSize:], vars)
+	p := bytes.Repeat([]byte{0xff}, size) // so that what is erased stays so
+	copy(p[HeaderSize:], append(vars, 0))
 	binary.LittleEndian.PutUint32(p, crc32.ChecksumIEEE(p[HeaderSize:]))
 	p[FlagOffset] = flag
 	return p, nil
