@@ -128,19 +128,18 @@ func (f *Flash) Reject(ctx context.Context, why string) error {
 
 // Settle is called once at a start. After a trial that failed it ends it, and
 // where the bank that was confirmed could not be booted it keeps the one that
-// runs; the outcome says which. Otherwise the outcome is "" and nothing is
-// written.
+// runs; the outcome says which, and is "" otherwise. It also repairs what a
+// power cut has left of the environment, so that Boot is to be called after it.
 func (f *Flash) Settle(ctx context.Context) (outcome string, err error) {
 	b, err := f.Boot(ctx)
-	switch {
-	case err != nil:
+	if err != nil {
 		return "", err
-	case b.State == Failed:
+	}
+	switch b.State {
+	case Failed:
 		outcome = b.Outcome
-	case b.State == Displaced:
+	case Displaced:
 		outcome = fmt.Sprintf("the bootloader could not boot bank %s; bank %s runs and is kept", Other(b.Bank), b.Bank)
-	case b.State != Lost:
-		return "", nil
 	}
 	return outcome, f.happens(ctx, started, outcome)
 }
@@ -154,7 +153,10 @@ func (f *Flash) happens(ctx context.Context, e event, outcome string) error {
 		return refusal(Direct, e)
 	}
 	return f.withEnv(func(m nvm.Eraser) error {
-		err := copies{m}.update(ctx, func(vars uboot.Env) error { return f.change(vars, e, outcome) })
+		// After a power cut a copy that points at the bank may still come to
+		// count. Before that bank is erased none may be left.
+		force := e == clear
+		err := copies{m}.update(ctx, force, func(vars uboot.Env) error { return f.change(vars, e, outcome) })
 		if errors.Is(err, ErrLost) {
 			return refusal(Lost, e)
 		}

@@ -16,7 +16,7 @@ import (
 // there is, and no longer know how to boot.
 var ErrLost = errors.New("no copy of the bootloader's environment is good")
 
-// readings is how often a copy is read before the other one is erased. A page
+// readings is how often the copies are read before one is erased. A page
 // in whose write the power was cut may read right once and wrong the next time.
 const readings = 16
 
@@ -54,19 +54,62 @@ func (c copies) read(ctx context.Context, i int) (envCopy, error) {
 	return envCopy{p, vars, flag, err == nil}, nil
 }
 
-// steady reads a copy again and again and says whether it is good each time.
-func (c copies) steady(ctx context.Context, i int) (envCopy, bool, error) {
-	first, err := c.read(ctx, i)
-	for range readings - 1 {
-		if err != nil || !first.ok {
-			return first, false, err
+// surveyed is what many readings of both copies have in common.
+type surveyed struct {
+	base int       // the copy to build on
+	vars uboot.Env // of it
+	// sure: each reading makes the same copy count, and no copy could come to
+	// count by a bit that reads differently.
+	sure bool
+}
+
+// survey reads both copies again and again. Where none is good the error is
+// ErrLost.
+func (c copies) survey(ctx context.Context) (surveyed, error) {
+	var first [2]envCopy
+	var good [2]*envCopy // the last reading that was
+	same := [2]bool{true, true}
+	chosen, sure := -1, true
+	for n := range readings {
+		var now [2]envCopy
+		for i := range now {
+			var err error
+			if now[i], err = c.read(ctx, i); err != nil {
+				return surveyed{}, err
+			}
+			if now[i].ok {
+				good[i] = &now[i]
+			}
+			if n == 0 {
+				first[i] = now[i]
+			}
+			same[i] = same[i] && now[i].ok && bytes.Equal(now[i].raw, first[i].raw)
 		}
-		var again envCopy
-		if again, err = c.read(ctx, i); err == nil && !bytes.Equal(again.raw, first.raw) {
-			return first, false, nil
+		i := choose(now)
+		if n == 0 {
+			chosen = i
 		}
+		sure = sure && i == chosen && !(now[0].ok && now[1].ok && now[0].flag == now[1].flag)
 	}
-	return first, err == nil && first.ok, err
+	base := chosen
+	switch {
+	case base >= 0 && same[base]:
+	case same[0]:
+		base, sure = 0, false
+	case same[1]:
+		base, sure = 1, false
+	case good[0] != nil:
+		base, sure = 0, false
+	case good[1] != nil:
+		base, sure = 1, false
+	default:
+		return surveyed{}, ErrLost
+	}
+	return surveyed{base, good[base].vars, sure}, nil
+}
+
+func choose(c [2]envCopy) int {
+	return uboot.Choose([2]bool{c[0].ok, c[1].ok}, [2]byte{c[0].flag, c[1].flag})
 }
 
 // LoadEnv is the environment as U-Boot sees it. Where no copy is good the error
@@ -84,7 +127,7 @@ func (c copies) load(ctx context.Context) (uboot.Env, int, error) {
 			return nil, -1, err
 		}
 	}
-	i := uboot.Choose([2]bool{got[0].ok, got[1].ok}, [2]byte{got[0].flag, got[1].flag})
+	i := choose(got)
 	if i < 0 {
 		return nil, -1, ErrLost
 	}
@@ -93,33 +136,23 @@ func (c copies) load(ctx context.Context) (uboot.Env, int, error) {
 
 // update changes the variables and is sure of it when it returns. A power cut
 // at any instant leaves those of before or those of after. Where change makes
-// no difference nothing is written.
+// no difference, and no power cut has left a doubt, nothing is written, unless
+// force asks for it.
 //
 // It is more careful than U-Boot's own saveenv: it does not build on a copy
 // that reads differently each time, and it spoils a copy's CRC before it erases
 // it, since half an erase can make an obsolete copy look active.
-func (c copies) update(ctx context.Context, change func(uboot.Env) error) error {
-	seen, base, err := c.load(ctx)
+func (c copies) update(ctx context.Context, force bool, change func(uboot.Env) error) error {
+	was, err := c.survey(ctx)
 	if err != nil {
 		return err
 	}
-	before := seen
-	if was, sure, err := c.steady(ctx, base); err != nil {
-		return err
-	} else if !sure {
-		if other, sure, err := c.steady(ctx, 1-base); err != nil {
-			return err
-		} else if sure {
-			before, base = other.vars, 1-base
-		} else if was.ok {
-			before = was.vars
-		}
-	}
-	after := maps.Clone(before)
+	base := was.base
+	after := maps.Clone(was.vars)
 	if err := change(after); err != nil {
 		return err
 	}
-	if maps.Equal(before, after) && maps.Equal(before, seen) {
+	if !force && was.sure && maps.Equal(was.vars, after) {
 		return nil
 	}
 	size, err := CopySize(c.m.Geometry())
@@ -146,9 +179,9 @@ func (c copies) update(ctx context.Context, change func(uboot.Env) error) error 
 	if err := Program(ctx, c.m, p[:page], at); err != nil {
 		return envError(err)
 	}
-	if got, sure, err := c.steady(ctx, spare); err != nil {
+	if got, err := c.read(ctx, spare); err != nil {
 		return envError(err)
-	} else if !sure || !bytes.Equal(got.raw, p) {
+	} else if !bytes.Equal(got.raw, p) {
 		return envError(nvm.ErrReadBack)
 	}
 	if err := Program(ctx, c.m, []byte{uboot.Obsolete}, int64(base*size)+uboot.FlagOffset); err != nil {
