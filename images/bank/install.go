@@ -76,8 +76,11 @@ func (f *Flash) Install(ctx context.Context, image []byte, check Check, progress
 	// The bank stays locked until the environment points at it, or nobody is
 	// at it any more.
 	return f.with("bank-"+name, func(m nvm.Eraser) error {
-		if err := f.happens(ctx, clear, ""); err != nil {
-			return err
+		// Twice: then neither copy of the environment points at the bank.
+		for range 2 {
+			if err := f.happens(ctx, clear, ""); err != nil {
+				return err
+			}
 		}
 		if err := Write(ctx, m, image, progress); err != nil {
 			return fmt.Errorf("bank %s is not whole, and is not booted: %w", name, err)

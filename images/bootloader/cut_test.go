@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -65,12 +66,14 @@ type controller struct {
 	defaults uboot.Env
 	booted   bank.Attempt
 	running  []byte
-	lost     int // starts that found no environment
+	lost     int  // starts that found no environment
+	loading  bool // the bootloader runs, not the agent
+	broken   error
 
-	// good may be booted as ever, candidate only on trial.
-	good      [][]byte
-	candidate []byte
-	must      []byte // what the next start boots, if not nil
+	// good may be booted as ever, candidates only on trial.
+	good, candidates [][]byte
+
+	must []byte // what the next start boots, if not nil
 }
 
 func (c *controller) part(name string) Partition {
@@ -97,7 +100,35 @@ func provisioned(tb testing.TB, seed uint64) *controller {
 		tb.Fatal(err)
 	}
 	c.good, c.must = [][]byte{first}, first
+	c.watch()
 	return c
+}
+
+// watch has each write and erase looked at: a bank that is written may not be
+// the first choice of any copy of the environment, and the agent may not erase
+// a copy that could still be taken for whole.
+func (c *controller) watch() {
+	look := func(at int64, erase bool) error {
+		for i := range int64(2) {
+			p := make([]byte, envSize/2)
+			from := i * int64(len(p))
+			copy(p, c.flash.Image()[from:])
+			e, _, err := uboot.Decode(p)
+			if err != nil {
+				continue
+			}
+			first, _, _ := bank.Read(e).Plan()
+			if at >= envSize && (at >= envSize+bankSize) == (first[0].Bank == "b") {
+				c.broken = fmt.Errorf("bank %s is written, and copy %d of the environment points at it", first[0].Bank, i)
+			}
+			if erase && at >= from && at < from+int64(len(p)) && !c.loading {
+				c.broken = fmt.Errorf("copy %d is erased, and was not spoiled", i)
+			}
+		}
+		return nil
+	}
+	c.flash.EraseHook = func(block int) error { return look(int64(block*small.Erase), true) }
+	c.flash.ProgramHook = func(page int) error { return look(int64(page*small.Page), false) }
 }
 
 func quiet(string, int64, int64) {}
@@ -112,15 +143,17 @@ func (c *controller) start() error {
 			}
 		},
 	}
+	c.loading = true
 	got, err := l.Start(bg)
+	c.loading = false
 	if err != nil {
 		return err
 	}
-	ok := got.Trial && bytes.Equal(got.Image, c.candidate)
-	for _, g := range c.good {
-		ok = ok || !got.Trial && bytes.Equal(got.Image, g)
+	may := c.good
+	if got.Trial {
+		may = c.candidates
 	}
-	if !ok {
+	if !slices.ContainsFunc(may, func(p []byte) bool { return bytes.Equal(p, got.Image) }) {
 		return fmt.Errorf("booted bank %s, trial %v: an image that may not be booted so", got.Bank, got.Trial)
 	}
 	if c.must != nil && !bytes.Equal(c.must, got.Image) {
@@ -134,11 +167,11 @@ func (c *controller) start() error {
 func (c *controller) install(image []byte) error {
 	// What was not settled for sure before is now.
 	c.must = nil
-	c.candidate = image
+	c.candidates = append(c.candidates, image)
 	if err := c.agent().Install(bg, image, checkSum, quiet); err != nil {
 		return err
 	}
-	c.good, c.must = [][]byte{c.running}, image
+	c.good, c.candidates, c.must = [][]byte{c.running}, [][]byte{image}, image
 	return nil
 }
 
@@ -147,7 +180,7 @@ func (c *controller) confirm() error {
 	if err := c.agent().Confirm(bg); err != nil {
 		return err
 	}
-	c.good, c.candidate, c.must = [][]byte{c.running}, nil, c.running
+	c.good, c.candidates, c.must = [][]byte{c.running}, nil, c.running
 	return nil
 }
 
@@ -155,7 +188,7 @@ func (c *controller) reject() error {
 	if err := c.agent().Reject(bg, "it hangs"); err != nil {
 		return err
 	}
-	c.candidate, c.must = nil, c.good[0]
+	c.candidates, c.must = nil, c.good[0]
 	return nil
 }
 
@@ -165,7 +198,7 @@ func (c *controller) settle() error {
 }
 
 func (c *controller) back(other []byte) error {
-	c.candidate = other
+	c.candidates = [][]byte{other}
 	_, err := c.agent().Rollback(bg, checkSum)
 	if err == nil {
 		c.must = other
@@ -181,12 +214,16 @@ func (c *controller) life() error {
 		c.start, c.settle,
 		func() error { return c.install(two) }, c.start, c.settle, c.confirm, c.start, c.settle,
 		func() error { return c.install(three) }, c.start, c.settle, c.reject, c.start, c.settle,
-		func() error { return c.install(four) }, c.start, c.settle,
-		func() error { c.candidate = nil; return nil }, c.start, c.settle,
+		// another one while one waits for its trial
+		func() error { return c.install(two) }, func() error { return c.install(four) }, c.start, c.settle,
+		func() error { c.candidates = nil; return nil }, c.start, c.settle,
 		func() error { return c.back(four) }, c.start, c.settle, c.confirm, c.start,
 	} {
 		if err := step(); err != nil {
 			return err
+		}
+		if c.broken != nil {
+			return c.broken
 		}
 	}
 	return nil
@@ -235,6 +272,9 @@ func (c *controller) recover() error {
 	if err != nil {
 		return err
 	}
+	if c.broken != nil {
+		return c.broken
+	}
 	if vars["ethaddr"] != "c0:ff:ee:00:00:01" || vars["bootcmd"] != c.defaults["bootcmd"] {
 		return errors.New("variables that are not ours were lost")
 	}
@@ -270,6 +310,7 @@ func TestPowerCut(t *testing.T) {
 	for at := range n {
 		for i, tear := range nvmtest.Tears {
 			c := provisioned(t, uint64(at*100+i))
+			c.flash.EraseHook, c.flash.ProgramHook = nil, nil // takes half of the time
 			c.flash.Cut(at, tear.Tear)
 			if err := c.life(); !c.flash.Off() {
 				t.Fatalf("op %d, %s: no cut: %v", at, tear.Name, err)
