@@ -25,5 +25,6 @@ func (m *Machine) RunTerminal(ctx context.Context, stdin io.Reader, stdout, stde
 	if err == nil {
 		err = c.Wait()
 	}
+	<-monitor.ended // all that QEMU told has been heard
 	return monitor.how(), err
 }

@@ -3,6 +3,8 @@
 //
 //	go run ./images/runboard -board ast2600-evb
 //
+// With -flash it plays the bootloader, and boots from the board's flash.
+//
 // EEPROMs and flash chips keep their content in build/run/BOARD from one run to the next.
 package main
 
