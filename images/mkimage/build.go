@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"baton/images/boards"
+	"baton/images/fit/mkfit"
 	"baton/images/kernel"
 	"baton/images/rootfs"
 )
@@ -20,7 +21,7 @@ type builder struct {
 	board   *boards.Board
 	kernels string // folder
 	update  bool
-	key     *signingKey // nil = the FIT image is not signed
+	key     *mkfit.Key // nil = the FIT image is not signed
 
 	pkg     *kernel.Package
 	modules []kernel.Module

@@ -20,6 +20,7 @@ import (
 	"syscall"
 
 	"baton/images/boards"
+	"baton/images/fit/mkfit"
 )
 
 func main() {
@@ -56,7 +57,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		update:  *update,
 	}
 	if file := os.Getenv("BATON_SIGN_KEY"); file != "" {
-		if b.key, err = readKey(file); err != nil {
+		if b.key, err = mkfit.ReadKey(file); err != nil {
 			return err
 		}
 	}
