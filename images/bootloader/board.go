@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"baton/images/bank"
 	"baton/images/boards"
@@ -24,6 +25,8 @@ type Board struct {
 	// Key has to have signed what is booted; nil = hashes are enough.
 	Key *rsa.PublicKey
 	Say func(format string, args ...any)
+
+	words *[]string // of the kernel's command line, without the bank's
 }
 
 // ScriptOf is the script of a board: Script with what its description says.
@@ -133,7 +136,11 @@ func (b *Board) unpack(ctx context.Context, c Choice) error {
 	}
 	m := b.Machine
 	in := func(name string) string { return filepath.Join(m.State, "booted-"+name) }
-	m.Kernel, m.Initrd, m.Append = in("kernel"), in("initramfs"), c.Words()
+	if b.words == nil {
+		words := slices.Clone(m.Append)
+		b.words = &words
+	}
+	m.Kernel, m.Initrd, m.Append = in("kernel"), in("initramfs"), slices.Concat(*b.words, c.Words())
 	if m.Board.GOARCH == "arm" {
 		unpacked, err := kernel.UnpackZImage(ctx, i.Kernel.Data)
 		if err != nil {
