@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
 )
 
 // writing is a batch on its way to the medium.
@@ -277,7 +278,8 @@ var errGate = errors.New("not let through to write")
 
 // fatal says that an error is about the medium or ctx, not about one page.
 func fatal(ctx context.Context, err error) bool {
-	return ctx.Err() != nil || errors.Is(err, errGate) || errors.Is(err, ErrAbsent) || errors.Is(err, ErrRange) || errors.Is(err, ErrPage)
+	return ctx.Err() != nil || errors.Is(err, errGate) || errors.Is(err, ErrAbsent) || errors.Is(err, ErrRange) || errors.Is(err, ErrPage) ||
+		errors.Is(err, ErrWedged) || errors.Is(err, ErrReadOnly) || errors.Is(err, os.ErrClosed)
 }
 
 func (s *Store) markBad(page int) {

@@ -51,6 +51,9 @@ func TestAgentConfig(t *testing.T) {
 				emulated[fmt.Sprintf("/dev/i2c-%s 0x%02x %d", number.FindString(e.Bus), uint64(e.Address), e.Size)] = true
 			}
 			check := func(what, bus string, a config.Address, part string) {
+				if !strings.HasPrefix(c.Buses[bus], "/dev/") {
+					return // of the simulator: config.Parse wants simulated to be said
+				}
 				if chip := fmt.Sprintf("%s %s %d", c.Buses[bus], a, nvm.Parts[part].Size); !emulated[chip] {
 					t.Errorf("%s: QEMU emulates no chip %s", what, chip)
 				}

@@ -50,6 +50,9 @@ type Board struct {
 	// Files of the board's directory that go into the root file system, by
 	// their path there.
 	Files map[string]string `json:"files,omitempty"`
+	// Flash are the NOR flash chips that the kernel drives through its MTD
+	// layer. The device tree gets their partitions from here.
+	Flash []Flash `json:"flash,omitempty"`
 	// QEMU says how the board is emulated.
 	QEMU QEMU `json:"qemu"`
 
@@ -62,19 +65,25 @@ type Kernel struct {
 	Arch string `json:"arch"`
 	// Package is the package, or one without files that depends on it.
 	Package string `json:"package"`
-	// RAM is where the board's memory begins.
-	RAM Hex `json:"ram"`
-	// DTB is the device tree, a file of the package.
-	DTB string `json:"dtb"`
+	// RAM is where the board's memory begins. It is needed for 32-bit ARM, where
+	// the kernel that QEMU gets says where it wants to be loaded.
+	RAM Hex `json:"ram,omitempty"`
+	// Load is where a boot loader puts the kernel that it takes out of a FIT
+	// image, and jumps to.
+	Load Hex `json:"load,omitempty"`
+	// DTB is the device tree, a file of the package. Boards whose firmware or
+	// emulator brings its own description of the hardware have none.
+	DTB string `json:"dtb,omitempty"`
 	// DTBEdits are made to it, in this order.
 	DTBEdits []DTBEdit `json:"dtb_edits,omitempty"`
 }
 
-// DTBEdit sets one property of a device tree, or makes a node.
+// DTBEdit sets one property of a device tree, makes a node, or removes one.
 type DTBEdit struct {
 	Why      string   `json:"why"`
 	Node     string   `json:"node"`
 	Create   bool     `json:"create,omitempty"`
+	Remove   bool     `json:"remove,omitempty"` // with all in it; nothing to do where it is absent
 	Property string   `json:"property,omitempty"`
 	Type     string   `json:"type,omitempty"` // as fdtput(1) -t: s, i, u, x, bx
 	Values   []string `json:"values,omitempty"`
@@ -94,10 +103,20 @@ type Module struct {
 type QEMU struct {
 	Command string `json:"command"`
 	// DebianPackage is where Command comes from.
-	DebianPackage string   `json:"debian_package"`
-	Machine       string   `json:"machine"`
-	Args          []string `json:"args,omitempty"`
-	EEPROMs       []EEPROM `json:"eeproms,omitempty"`
+	DebianPackage string `json:"debian_package"`
+	Machine       string `json:"machine"`
+	// MachineOptions are put behind the machine's name: fmc-model=w25q256.
+	MachineOptions []string `json:"machine_options,omitempty"`
+	Args           []string `json:"args,omitempty"`
+	EEPROMs        []EEPROM `json:"eeproms,omitempty"`
+	// Flash are the chips of the board's Flash that QEMU emulates.
+	Flash []FlashDrive `json:"flash,omitempty"`
+}
+
+// FlashDrive says which of QEMU's MTD drives is a flash chip of the board.
+type FlashDrive struct {
+	Name  string `json:"name"`  // of the Flash, and of the file: Name.flash
+	Index int    `json:"index"` // of -drive if=mtd
 }
 
 // EEPROM is a 24xx that QEMU emulates, and that keeps its content in a file.
@@ -175,6 +194,30 @@ func load(name string, dir fs.FS) (*Board, error) {
 	return b, nil
 }
 
+// KernelFile is the name that the kernel as QEMU takes it has in the image's
+// folder. QEMU unpacks no zImage, and starts an unpacked kernel sooner.
+func (b *Board) KernelFile() string {
+	if b.GOARCH == "arm" {
+		return "uImage"
+	}
+	return "vmlinuz"
+}
+
+// DTBFile and InitrdFile are the names that the device tree, where the board
+// has one, and the root file system have there.
+const (
+	DTBFile    = "board.dtb"
+	InitrdFile = "initramfs.cpio.xz"
+)
+
+// BootFiles are the files that a start of the board needs.
+func (b *Board) BootFiles() []string {
+	if b.Kernel.DTB == "" {
+		return []string{b.KernelFile(), InitrdFile}
+	}
+	return []string{b.KernelFile(), DTBFile, InitrdFile}
+}
+
 // ReadFile reads a file of the board's directory.
 func (b *Board) ReadFile(name string) ([]byte, error) {
 	return fs.ReadFile(b.dir, name)
@@ -204,8 +247,14 @@ func (b *Board) check() error {
 			wrong("%s: %q is not a name", f.key, f.value)
 		}
 	}
-	if !fs.ValidPath(b.Kernel.DTB) {
+	if b.Kernel.DTB != "" && !fs.ValidPath(b.Kernel.DTB) {
 		wrong("kernel.dtb: %q is not a relative path", b.Kernel.DTB)
+	}
+	if b.Kernel.DTB == "" && len(b.Kernel.DTBEdits) > 0 {
+		wrong("kernel.dtb_edits: there is no kernel.dtb to edit")
+	}
+	if b.GOARCH == "arm" && b.Kernel.RAM == 0 {
+		wrong("kernel.ram: missing, goarch arm needs it")
 	}
 	if b.Baud <= 0 {
 		wrong("baud: %d is not a speed", b.Baud)
@@ -230,8 +279,10 @@ func (b *Board) check() error {
 		switch {
 		case !strings.HasPrefix(e.Node, "/"):
 			wrong("kernel.dtb_edits[%d].node: %q is not a path", i, e.Node)
-		case e.Property == "" && !e.Create:
-			wrong("kernel.dtb_edits[%d]: neither creates a node nor sets a property", i)
+		case e.Remove && (e.Create || e.Property != ""):
+			wrong("kernel.dtb_edits[%d]: removes a node and does something else to it", i)
+		case e.Property == "" && !e.Create && !e.Remove:
+			wrong("kernel.dtb_edits[%d]: neither creates or removes a node nor sets a property", i)
 		case e.Property != "" && e.Type == "":
 			wrong("kernel.dtb_edits[%d].type: missing", i)
 		}
@@ -257,6 +308,12 @@ func (b *Board) check() error {
 		if e.Size <= 0 || e.Size%512 != 0 {
 			// QEMU's block layer counts sectors of 512 bytes.
 			wrong("qemu.eeproms[%d].size: %d is not a multiple of 512", i, e.Size)
+		}
+	}
+	b.checkFlash(wrong)
+	for i, o := range b.QEMU.MachineOptions {
+		if k, v, ok := strings.Cut(o, "="); !ok || !word.MatchString(k) || !word.MatchString(v) {
+			wrong("qemu.machine_options[%d]: %q is not KEY=VALUE", i, o)
 		}
 	}
 	return errors.Join(errs...)

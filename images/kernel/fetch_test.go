@@ -53,7 +53,7 @@ func TestFetch(t *testing.T) {
 	if p.Name != "linux-image-6.1.0-9-armmp" || p.Version != "6.1.9-1" || p.Release != "6.1.0-9-armmp" {
 		t.Errorf("Fetch = %+v; want the package behind the meta package", p)
 	}
-	if z, err := p.ZImage(); err != nil || string(z) != "kernel\n" {
+	if z, err := p.Kernel(); err != nil || string(z) != "kernel\n" {
 		t.Errorf("ZImage = %q, %v", z, err)
 	}
 	left, err := filepath.Glob(filepath.Join(cache, "unpack-*"))

@@ -45,11 +45,13 @@ func (b *builder) build(ctx context.Context, out string, report io.Writer) error
 		return err
 	}
 	fmt.Fprintf(report, "%s: kernel %s %s\n", b.board.Name, b.pkg.Name, b.pkg.Version)
-	if err := b.uImage(ctx, filepath.Join(work, "uImage")); err != nil {
+	if err := b.kernel(ctx, filepath.Join(work, b.board.KernelFile())); err != nil {
 		return err
 	}
-	if err := b.dtb(ctx, filepath.Join(work, "board.dtb")); err != nil {
-		return err
+	if k.DTB != "" {
+		if err := b.dtb(ctx, filepath.Join(work, boards.DTBFile)); err != nil {
+			return err
+		}
 	}
 	bb := filepath.Join(work, "bb")
 	if err := b.busybox().Build(ctx, bb); err != nil {
@@ -79,12 +81,16 @@ func replace(out, work string) error {
 	return os.Rename(work, out)
 }
 
-func (b *builder) uImage(ctx context.Context, file string) error {
-	z, err := b.pkg.ZImage()
+// kernel writes the kernel as QEMU takes it.
+func (b *builder) kernel(ctx context.Context, file string) error {
+	packed, err := b.pkg.Kernel()
 	if err != nil {
 		return err
 	}
-	image, err := kernel.UnpackZImage(ctx, z)
+	if b.board.GOARCH != "arm" {
+		return os.WriteFile(file, packed, 0o644)
+	}
+	image, err := kernel.UnpackZImage(ctx, packed)
 	if err != nil {
 		return err
 	}
@@ -99,7 +105,12 @@ func (b *builder) dtb(ctx context.Context, file string) error {
 	if err := os.WriteFile(file, data, 0o644); err != nil {
 		return err
 	}
-	for _, e := range b.board.Kernel.DTBEdits {
+	for _, e := range append(b.board.Kernel.DTBEdits, b.board.FlashEdits()...) {
+		if e.Remove {
+			if err := kernel.RemoveNode(ctx, file, e.Node); err != nil {
+				return err
+			}
+		}
 		if e.Create {
 			if err := kernel.CreateNode(ctx, file, e.Node); err != nil {
 				return err
@@ -212,7 +223,7 @@ func (b *builder) manifest(dir string) error {
 	for _, mod := range b.modules {
 		m.Modules = append(m.Modules, mod.Name)
 	}
-	for _, name := range []string{"uImage", "board.dtb", "initramfs.cpio.xz"} {
+	for _, name := range b.board.BootFiles() {
 		data, err := os.ReadFile(filepath.Join(dir, name))
 		if err != nil {
 			return err
@@ -232,7 +243,7 @@ func (b *builder) sizes(dir string, report io.Writer) error {
 		modules += len(m.Data)
 	}
 	fmt.Fprintf(report, "  %-18s %10d bytes, %d of them\n", "(modules)", modules, len(b.modules))
-	for _, name := range []string{"bb", "initramfs.cpio", "initramfs.cpio.xz", "uImage", "board.dtb"} {
+	for _, name := range append([]string{"bb", "initramfs.cpio"}, b.board.BootFiles()...) {
 		info, err := os.Stat(filepath.Join(dir, name))
 		if err != nil {
 			return err

@@ -26,7 +26,7 @@ type Archive struct {
 // init need before anything is mounted.
 func New() *Archive {
 	a := &Archive{records: map[string]cpio.Record{}}
-	for _, d := range []string{"dev", "etc", "proc", "root", "run", "sys", "tmp", "var/log"} {
+	for _, d := range []string{"dev", "etc", "proc", "root", "run", "sys", "tmp", "var/lib/baton", "var/log"} {
 		a.dir(d)
 	}
 	// The kernel opens the console for PID 1 before devtmpfs is mounted.
@@ -73,6 +73,37 @@ func (a *Archive) WriteTo(w io.Writer) (int64, error) {
 		}
 	}
 	return n.n, cpio.WriteTrailer(cw)
+}
+
+// Concat writes archives, compressed or not, behind each other, as the kernel
+// takes them. It finds a plain one only at a multiple of four bytes, and takes
+// any number of zeros between two.
+func Concat(w io.Writer, archives ...[]byte) error {
+	for _, a := range archives {
+		if _, err := w.Write(append(a, make([]byte, -len(a)&3)...)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// WriteOverlay writes an archive to name that a root file system can be
+// followed by: the files, by their path in it and on this machine. Each may be
+// run by everyone.
+func WriteOverlay(name string, files map[string]string) error {
+	a := &Archive{records: map[string]cpio.Record{}}
+	for to, from := range files {
+		data, err := os.ReadFile(from)
+		if err != nil {
+			return fmt.Errorf("overlay %s: %w", to, err)
+		}
+		a.AddFile(strings.TrimPrefix(to, "/"), data, 0o755)
+	}
+	var b bytes.Buffer
+	if _, err := a.WriteTo(&b); err != nil {
+		return err
+	}
+	return os.WriteFile(name, b.Bytes(), 0o644)
 }
 
 type counter struct {

@@ -2,8 +2,10 @@ package rootfs
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -65,6 +67,8 @@ func TestArchive(t *testing.T) {
 		"sys":              "-rwxr-xr-x",
 		"tmp":              "-rwxr-xr-x",
 		"var":              "-rwxr-xr-x",
+		"var/lib":          "-rwxr-xr-x",
+		"var/lib/baton":    "-rwxr-xr-x",
 		"var/log":          "-rwxr-xr-x",
 	}
 	if diff := cmp.Diff(want, seen); diff != "" {
@@ -80,5 +84,52 @@ func TestArchiveReproducible(t *testing.T) {
 	b.AddFile("x/1", []byte("one"), 0o644)
 	if !bytes.Equal(write(t, a), write(t, b)) {
 		t.Error("the order of adding shows in the archive")
+	}
+}
+
+// TestOverlay: what is concatenated can be taken apart again, and the files of
+// the later archive come after those of the first.
+func TestOverlay(t *testing.T) {
+	dir := t.TempDir()
+	program := filepath.Join(dir, "program")
+	if err := os.WriteFile(program, []byte("odd"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	overlay := filepath.Join(dir, "overlay.cpio")
+	if err := WriteOverlay(overlay, map[string]string{"/bbin/test": program}); err != nil {
+		t.Fatal(err)
+	}
+	second, err := os.ReadFile(overlay)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := New()
+	a.AddFile("bbin/test", []byte("one"), 0o644)
+	first := write(t, a)
+	var joined bytes.Buffer
+	for _, cut := range []int{0, 1, 2, 3} {
+		joined.Reset()
+		// A compressed archive may have any length.
+		if err := Concat(&joined, bytes.Repeat([]byte("x"), 4-cut), first, second); err != nil {
+			t.Fatal(err)
+		}
+		at := bytes.LastIndex(joined.Bytes(), second)
+		if at < 0 || at%4 != 0 || bytes.Index(joined.Bytes(), first)%4 != 0 {
+			t.Fatalf("the second archive is at %d; want a multiple of 4", at)
+		}
+		records, err := cpio.ReadAllRecords(cpio.Newc.Reader(bytes.NewReader(joined.Bytes()[at:])))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, r := range records {
+			got = append(got, fmt.Sprintf("%s %o %d", r.Name, r.Mode&0o777, r.FileSize))
+		}
+		if diff := cmp.Diff([]string{"bbin 755 0", "bbin/test 755 3"}, got); diff != "" {
+			t.Errorf("overlay, -want +got:\n%s", diff)
+		}
+	}
+	if err := WriteOverlay(overlay, map[string]string{"x": filepath.Join(dir, "absent")}); err == nil {
+		t.Error("WriteOverlay of a file that is absent: no error")
 	}
 }

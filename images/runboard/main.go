@@ -3,12 +3,11 @@
 //
 //	go run ./images/runboard -board ast2600-evb
 //
-// The EEPROMs keep their content in build/run/BOARD from one run to the next.
+// EEPROMs and flash chips keep their content in build/run/BOARD from one run to the next.
 package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -37,8 +36,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	f := flag.NewFlagSet("runboard", flag.ContinueOnError)
 	f.SetOutput(stderr)
 	name := f.String("board", "ast2600-evb", "`board`: one of "+strings.Join(boards.Names(), ", ")+", or a directory such as ./myboard")
-	build := f.String("build", "build", "`folder` of what was built; the EEPROMs are in run/BOARD in it")
-	fresh := f.Bool("fresh", false, "start with empty EEPROMs")
+	build := f.String("build", "build", "`folder` of what was built; the chips' contents are in run/BOARD in it")
+	fresh := f.Bool("fresh", false, "start with empty EEPROMs and flash chips")
 	f.Usage = func() {
 		fmt.Fprintln(stderr, "usage: runboard [flags] [-- arguments for QEMU]")
 		f.PrintDefaults()
@@ -57,10 +56,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		Args:  f.Args(),
 	}
 	if *fresh {
-		for _, e := range board.QEMU.EEPROMs {
-			if err := os.Remove(m.EEPROM(e.Name)); err != nil && !errors.Is(err, os.ErrNotExist) {
-				return err
-			}
+		if err := m.Erase(); err != nil {
+			return err
 		}
 	}
 	if err := m.Prepare(); err != nil {
@@ -72,6 +69,9 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	}
 	for _, e := range board.QEMU.EEPROMs {
 		fmt.Fprintf(stderr, "runboard: %s at %#x on %s is %s\n", e.Name, uint64(e.Address), e.Bus, m.EEPROM(e.Name))
+	}
+	for _, f := range board.QEMU.Flash {
+		fmt.Fprintf(stderr, "runboard: flash %s is %s\n", f.Name, m.Flash(f.Name))
 	}
 	fmt.Fprintln(stderr, "runboard: the console follows in some seconds; Ctrl-A X ends it")
 	c.Stdin, c.Stdout, c.Stderr = stdin, stdout, stderr
