@@ -260,6 +260,10 @@ func stateText(b bank.Boot) string {
 }
 
 func (t *tool) imageInstall(ctx context.Context, from string, unsigned, reboot bool) error {
+	f, err := images.open()
+	if err != nil {
+		return err
+	}
 	v, err := images.verifier()
 	if err != nil {
 		return err
@@ -275,10 +279,6 @@ func (t *tool) imageInstall(ctx context.Context, from string, unsigned, reboot b
 			Code: "bad-image", Detail: "the image that runs has no " + images.key + ": nobody can say whose image this is",
 			State: "nothing was changed", Next: "say --unsigned, if you know; docs/update.md says how to sign",
 		}
-	}
-	f, err := images.open()
-	if err != nil {
-		return err
 	}
 	name, room, err := f.Room(ctx)
 	if err != nil {
@@ -330,11 +330,11 @@ func (t *tool) reboot(wanted bool) error {
 }
 
 func (t *tool) imageRollback(ctx context.Context, reboot bool) error {
-	v, err := images.verifier()
+	f, err := images.open()
 	if err != nil {
 		return err
 	}
-	f, err := images.open()
+	v, err := images.verifier()
 	if err != nil {
 		return err
 	}
