@@ -226,7 +226,7 @@ func (e *Enclosure) lookWho(ctx context.Context, s *slot) (look, error) {
 	if m, ok := s.cfg.Medium.(identifier); ok {
 		found, err := m.Identify(ctx)
 		switch {
-		case errors.Is(err, nvm.ErrAddressing) || errors.Is(err, nvm.ErrSize):
+		case nvm.OtherPart(err):
 			return l, cannot("the chip at "+s.cfg.Page+" is of another part than configured: found "+found.String(), "correct the part in the configuration, or put the right chip there: another part can not be adopted", err)
 		case err != nil:
 			return l, s.untouched("the engine's EEPROM at "+s.cfg.Page+" does not answer", err)

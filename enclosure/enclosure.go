@@ -189,7 +189,7 @@ func (e *Enclosure) identifySlot(ctx context.Context, s *slot) *Error {
 	if m, ok := s.cfg.Medium.(identifier); ok {
 		found, err := m.Identify(ctx)
 		switch {
-		case errors.Is(err, nvm.ErrAddressing) || errors.Is(err, nvm.ErrSize):
+		case nvm.OtherPart(err):
 			return s.notIts("the chip at "+s.cfg.Page+" is not the configured one: found "+found.String(), err)
 		case err != nil:
 			return s.untouched("the engine's EEPROM at "+s.cfg.Page+" does not answer", err)

@@ -62,7 +62,7 @@ func (m *Memory) mount(ctx context.Context) {
 	}
 	store, report, err := nvm.Mount(ctx, sc.Medium, so)
 	if id, ok := sc.Medium.(identifier); ok && err != nil {
-		if found, not := id.Identify(ctx); errors.Is(not, nvm.ErrAddressing) || errors.Is(not, nvm.ErrSize) {
+		if found, not := id.Identify(ctx); nvm.OtherPart(not) {
 			fail("the store's chip is not the configured one: found "+found.String(), "correct the part in the configuration, or put the right chip there", not)
 			return
 		}

@@ -124,7 +124,7 @@ func (e *Enclosure) inspectStore(ctx context.Context) (*nvm.Inspection, error) {
 	in, err := nvm.Inspect(ctx, sc.Medium)
 	if m, ok := sc.Medium.(identifier); ok && (err != nil || in.Err != nil) {
 		// What another part holds is not to be judged, and not to be made anew.
-		if found, not := m.Identify(ctx); errors.Is(not, nvm.ErrAddressing) || errors.Is(not, nvm.ErrSize) {
+		if found, not := m.Identify(ctx); nvm.OtherPart(not) {
 			return nil, fmt.Errorf("the chip is not the configured one: found %s: %w", found, not)
 		}
 	}

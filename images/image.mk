@@ -5,8 +5,8 @@ BOARD ?= ast2600-evb
 image: ## build kernel, device tree and root file system of BOARD into build/images/BOARD
 	$(GO) run ./images/mkimage -board $(BOARD)
 
-run-board: image ## boot BOARD under QEMU on this terminal (Ctrl-A X ends it)
-	$(GO) run ./images/runboard -board $(BOARD)
+run-board: image ## boot BOARD under QEMU on this terminal (Ctrl-A X ends it); FLASH=1: from its flash
+	$(GO) run ./images/runboard -board $(BOARD) $(if $(FLASH),-flash)
 
 e2e: image ## boot the board, move, cut the power in the middle of 5 moves
 	$(GO) test -tags e2e -count=1 -v -timeout 20m ./test/e2e/...

@@ -12,4 +12,3 @@ func NewMTD(name string, dev MTDDevice, kind uint8, flags uint32, size int64, er
 
 // FindMTDIn is FindMTD with another root directory.
 func FindMTDIn(root fs.FS, name string) (string, error) { return findMTD(root, name) }
-

@@ -3,25 +3,37 @@ package nvm
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 )
 
 // Found is what Identify could tell of a chip. Zero is unknown.
 type Found struct {
-	AddrBytes int   // 1 or 2
-	Size      int64 // bytes
-	Blank     bool  // every byte that was looked at is the same: nothing can be told
+	AddrBytes int    // 1 or 2, of an SPI chip up to 3
+	Size      int64  // bytes
+	Blank     bool   // every byte that was looked at is the same: nothing can be told
+	ID        string // of an SPI chip that has one, in hex
 }
 
 // String is what was found, in words.
 func (f Found) String() string {
 	switch {
+	case f.ID != "":
+		return "a chip with the ID " + f.ID
+	case f.AddrBytes == 0 && f.Size == 0 && !f.Blank:
+		return "nothing that can be told"
 	case f.Blank:
 		return "a chip whose content is all alike, of unknown kind"
 	case f.Size == 0:
 		return fmt.Sprintf("a chip with %d address bytes, of unknown size", f.AddrBytes)
 	}
 	return fmt.Sprintf("a chip with %d address bytes and %d bytes", f.AddrBytes, f.Size)
+}
+
+// OtherPart says whether Identify has found a chip, and it is not of the part
+// that is configured.
+func OtherPart(err error) bool {
+	return errors.Is(err, ErrAddressing) || errors.Is(err, ErrSize) || errors.Is(err, ErrKind)
 }
 
 // identifyWindow is read in one message without setting an address: twice the

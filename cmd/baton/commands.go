@@ -45,6 +45,7 @@ func init() {
 			configShowCommand, configCheckCommand, configSetCommand, configApplyCommand, configConfirmCommand, configRevertCommand,
 			backupCommand, restoreCommand,
 		}},
+		{"The controller's own image", []command{imageStatusCommand, imageInstallCommand, imageRollbackCommand}},
 		{"When all else fails", []command{resolveCommand, nvmCheckCommand, nvmRepairCommand, nvmDumpCommand}},
 		{"This tool", []command{helpCommand, versionCommand}},
 	}

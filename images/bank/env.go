@@ -197,10 +197,21 @@ func envError(err error) error {
 	return fmt.Errorf("u-boot-env: not changed for sure, what the bootloader does next is what it did before or what was wanted: %w", err)
 }
 
-// Program writes p at off, page by page, and waits for each. Pages of erased
-// bytes are left out.
+// writer is a medium that takes many pages at once, as *nvm.MTD.
+type writer interface {
+	Write(ctx context.Context, p []byte, off int64) error
+}
+
+// Program writes p at off, page by page, and waits for each. Erased bytes at
+// the end are left out, and so are pages of them.
 func Program(ctx context.Context, m nvm.Medium, p []byte, off int64) error {
 	g := m.Geometry()
+	for len(p) > 0 && p[len(p)-1] == g.Erased {
+		p = p[:len(p)-1]
+	}
+	if w, ok := m.(writer); ok {
+		return w.Write(ctx, p, off)
+	}
 	for len(p) > 0 {
 		n := min(len(p), g.Page-int(off%int64(g.Page)))
 		if !blank(p[:n], g.Erased) {

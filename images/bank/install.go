@@ -19,6 +19,17 @@ var (
 	ErrEmpty = errors.New("no image")
 )
 
+// WriteError is returned when a bank could not be written. It holds no whole
+// image then, and the environment does not point at it.
+type WriteError struct {
+	Bank string
+	Err  error
+}
+
+func (e *WriteError) Error() string { return fmt.Sprintf("bank %s: %v", e.Bank, e.Err) }
+
+func (e *WriteError) Unwrap() error { return e.Err }
+
 // Check says whether an image may be installed or booted. Its error names what
 // is wrong with it.
 type Check func(image []byte) error
@@ -60,8 +71,8 @@ func (f *Flash) Room(ctx context.Context) (name string, size int64, err error) {
 // at the next start. Nothing is written before check has passed the image, and
 // the environment does not point at the bank while that is being written.
 //
-// After an error the image that runs is booted as before; the other bank may
-// hold no image, which the error says.
+// After an error the image that runs is booted as before. A *WriteError says
+// that the other bank holds none any more; all others have changed nothing.
 func (f *Flash) Install(ctx context.Context, image []byte, check Check, progress Progress) error {
 	name, size, err := f.Room(ctx)
 	if err != nil {
@@ -83,7 +94,7 @@ func (f *Flash) Install(ctx context.Context, image []byte, check Check, progress
 			}
 		}
 		if err := Write(ctx, m, image, progress); err != nil {
-			return fmt.Errorf("bank %s is not whole, and is not booted: %w", name, err)
+			return &WriteError{name, err}
 		}
 		return f.happens(ctx, installed, "")
 	})

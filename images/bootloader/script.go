@@ -32,7 +32,7 @@ func Script(args string, load uint64, banks map[string]Span) uboot.Env {
 		"baton_save":   `if env info -d -q; then saveenv; fi`,
 		"baton_keep":   `setenv baton_trial; if test "${baton_bank}" = b; then setenv baton_now b; else setenv baton_now a; fi`,
 		"baton_other":  `setenv baton_trial; if test "${baton_bank}" = b; then setenv baton_now a; else setenv baton_now b; fi`,
-		"baton_boot":   fmt.Sprintf(`setenv bootargs %s baton.bank=${baton_now} ${baton_trial}; run baton_read_${baton_now}; bootm %#x`, args, load),
+		"baton_boot":   fmt.Sprintf(`setenv bootargs %s baton.bank=${baton_now} ${baton_trial}; run baton_read_${baton_now}; bootm %#x#conf-1`, args, load),
 		"baton_read_a": read("a"),
 		"baton_read_b": read("b"),
 

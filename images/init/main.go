@@ -58,6 +58,12 @@ func main() {
 	said = &keeper{name: initLog}
 	mounts()
 	say("up")
+	cmdline, _ := os.ReadFile("/proc/cmdline")
+	bound, err := trialTime(string(cmdline))
+	if err != nil {
+		say("image: %v", err)
+	}
+	trialBound = bound
 	b := &board{kids: newChildren(), report: newReport(stateFile, uptime)}
 	b.guard = &guard{look: b.agent, report: b.report, say: say}
 	b.armWatchdog(false)

@@ -14,7 +14,6 @@ import (
 // kernel's start is given up.
 const (
 	trialCalm  = 10 * time.Second
-	trialBound = 3 * time.Minute
 	trialEvery = time.Second
 	bankTime   = 10 * time.Second // for one change of the flash
 )

@@ -52,6 +52,9 @@ type ghost struct {
 	perByte bool
 }
 
+// bg is for calls inside a model, which no caller can end.
+func bg() context.Context { return context.Background() }
+
 // NewChip returns an erased chip. Equal seeds behave alike.
 func NewChip(g nvm.Geometry, seed uint64) *Chip {
 	if g.Erase != 0 {
@@ -354,3 +357,10 @@ func (n *NOR) Erase(ctx context.Context, off int64) error {
 
 // Clone is a flash of its own with the same content.
 func (n *NOR) Clone(seed uint64) *NOR { return &NOR{*n.clone(seed)} }
+
+// Arm orders a cut inside the n-th write or erase from now on, torn in a way
+// that the seed chooses. With Off, PowerOn and Count a Chip is a Power.
+func (c *Chip) Arm(n int, seed uint64) { c.Cut(n, Tears[seed%uint64(len(Tears))].Tear) }
+
+// Count is Ops.
+func (c *Chip) Count() int { return c.ops }

@@ -92,8 +92,7 @@ func (b *board) probe() string {
 func (b *board) initState() initState {
 	b.t.Helper()
 	var s initState
-	text := b.must("cat /run/init/state.json")
-	// PID 1 may say something on the console meanwhile.
+	text := b.look("cat /run/init/state.json")
 	if i := strings.Index(text, "{"); i >= 0 {
 		text, _, _ = strings.Cut(text[i:], "\n")
 	}
@@ -101,9 +100,24 @@ func (b *board) initState() initState {
 		b.t.Fatalf("state.json: %v:\n%s", err, text)
 	}
 	if s.Watchdog == nil {
-		b.t.Fatalf("no watchdog:\n%s\n%s", text, b.must("cat /var/log/init.log"))
+		b.t.Fatalf("no watchdog:\n%s\n%s", text, b.look("cat /var/log/init.log"))
 	}
 	return s
+}
+
+// look runs a command that changes nothing. What PID 1 says on the console may
+// come between its output and the marks around it, so it is tried again.
+func (b *board) look(command string) string {
+	b.t.Helper()
+	for range 5 {
+		ctx, cancel := context.WithTimeout(b.ctx, 10*time.Second)
+		output, status, err := b.vm.Console.Run(ctx, command)
+		cancel()
+		if err == nil && status == 0 {
+			return output
+		}
+	}
+	return b.must(command)
 }
 
 // untilState waits until PID 1 tells what is looked for.
@@ -115,7 +129,7 @@ func (b *board) untilState(what string, most time.Duration, is func(initState) b
 			return s
 		}
 		if time.Now().After(end) {
-			b.t.Fatalf("waited %v for %s; last: %+v\n%s", most, what, s, b.must("cat /var/log/init.log"))
+			b.t.Fatalf("waited %v for %s; last: %+v\n%s", most, what, s, b.look("cat /var/log/init.log"))
 		}
 	}
 }
@@ -131,7 +145,7 @@ func (b *board) stateIsTold() {
 	if !s.Clock.SetFromFloor || len(s.ModulesFailed) > 0 || s.Agent.PID == 0 || s.Agent.Restarts != 0 {
 		b.t.Errorf("state: %+v", s)
 	}
-	b.t.Logf("PID 1 has said:\n%s", b.must("cat /var/log/init.log"))
+	b.t.Logf("PID 1 has said:\n%s", b.look("cat /var/log/init.log"))
 }
 
 // reaps: orphans are PID 1's, and leave nothing.
@@ -152,14 +166,14 @@ func (b *board) flooded() {
 	if s := b.initState(); !isWell(s) || s.Agent.PID != before.Agent.PID {
 		b.t.Errorf("after the flood: %+v; before: %+v", s, before)
 	}
-	if log := b.must("cat /var/log/init.log"); strings.Contains(log, "not fed") {
+	if log := b.look("cat /var/log/init.log"); strings.Contains(log, "not fed") {
 		b.t.Errorf("the watchdog was not fed:\n%s", log)
 	}
 }
 
 func (b *board) agentKilled() {
 	pid := b.initState().Agent.PID
-	b.must(fmt.Sprintf("kill -9 %d", pid))
+	b.must(fmt.Sprintf("kill -9 %d; sleep 1", pid)) // PID 1 says so on the console
 	s := b.untilState("another agent", time.Minute, func(s initState) bool { return isWell(s) && s.Agent.PID != pid })
 	if s.Agent.Restarts != 1 {
 		b.t.Errorf("%d restarts; want 1", s.Agent.Restarts)
@@ -173,8 +187,8 @@ func (b *board) agentEndsAgainAndAgain() {
 	b.must("cat " + config + " > /tmp/kept")
 	b.must("echo broken > " + config)
 	before := b.initState().Agent
-	b.must(fmt.Sprintf("kill -9 %d", before.PID))
-	for end := time.Now().Add(biteTime + 5*time.Second); time.Now().Before(end); time.Sleep(time.Second) {
+	b.must(fmt.Sprintf("kill -9 %d; sleep 1", before.PID))
+	for end := time.Now().Add(biteTime + 5*time.Second); time.Now().Before(end); time.Sleep(3 * time.Second) {
 		if s := b.initState(); !s.Watchdog.Fed || s.Agent.Health == "ok" && s.Agent.PID != before.PID {
 			b.t.Fatalf("with a broken configuration: %+v", s)
 		}
@@ -183,7 +197,7 @@ func (b *board) agentEndsAgainAndAgain() {
 	if s.Agent.Restarts < before.Restarts+3 {
 		b.t.Errorf("%d restarts in %v; want some", s.Agent.Restarts-before.Restarts, biteTime+5*time.Second)
 	}
-	b.must("cat /tmp/kept > " + config)
+	b.look("cat /tmp/kept > " + config)
 	b.untilState("an agent with its configuration", time.Minute, isWell)
 }
 
