@@ -15,6 +15,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"periph.io/x/conn/v3/physic"
+
 	"baton/ee"
 	"baton/ee/bus"
 	"baton/mgmt/config"
@@ -30,6 +32,19 @@ func TestParts(t *testing.T) {
 		}
 		if blockBits := p.AddrBytes == 1 && p.Size > 256; blockBits != (size > 256 && size <= 2048) {
 			t.Errorf("%s: block bits %v", name, blockBits)
+		}
+	}
+	for name, p := range nvm.Parts25 {
+		size, page, ok := config.Part(name)
+		if !ok || p.Size != size || int64(p.Page) != page {
+			t.Errorf("%s: configuration has %d bytes, pages of %d; nvm %d, %d", name, size, page, p.Size, p.Page)
+		}
+		store := `"store": {"spi": "/dev/spidev0.0", "part": "` + name + `", "speed": "%s"}`
+		for hz, want := range map[config.Frequency]bool{config.Frequency(p.SpeedMax / physic.Hertz): true, config.Frequency(p.SpeedMax/physic.Hertz) + 1e6: false} {
+			_, err := config.Parse(fmt.Appendf(nil, `{"enclosure": "e", "buses": {"a": "/dev/i2c-0"}, "slots": [], `+store+`}`, hz), nil)
+			if got := !strings.Contains(err.Error(), "store.speed"); got != want {
+				t.Errorf("%s at %s: allowed %v; want %v (%v)", name, hz, got, want, err)
+			}
 		}
 	}
 	if _, _, ok := config.Part("24c04"); ok { // so ok means something

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,7 +27,8 @@ type hardware struct {
 	config   enclosure.Config
 	warnings []string
 	buses    map[string]*bus.Owned
-	open     []io.Closer // in the order of opening
+	chips    map[string]*nvm.SPI25 // by chip select
+	open     []io.Closer           // in the order of opening
 	log      *slog.Logger
 }
 
@@ -37,7 +39,7 @@ const transferLimit = time.Second
 // openHardware opens buses and store, which the seed alone says: what slots
 // there are may be in the store. What fails is noted where it belongs.
 func openHardware(seed *config.Config, log *slog.Logger) *hardware {
-	h := &hardware{buses: map[string]*bus.Owned{}, log: log}
+	h := &hardware{buses: map[string]*bus.Owned{}, chips: map[string]*nvm.SPI25{}, log: log}
 	for name, target := range seed.Buses {
 		l := &lateBus{name: target, simulated: seed.Simulated}
 		if err := l.open(); err != nil {
@@ -94,15 +96,29 @@ func storeAbsent(c *config.Config) error {
 	switch s := c.Store; {
 	case s.Bus != "":
 		path = c.Buses[s.Bus]
+	case s.SPI != "":
+		path = s.SPI
+	case s.MTD != "":
+		path = s.MTD
+		if !strings.HasPrefix(path, "/") {
+			_, err := nvm.FindMTD(path)
+			return notThere(err)
+		}
 	case s.Slot != "":
 		if i := slices.IndexFunc(c.Slots, func(sl config.Slot) bool { return sl.Name == s.Slot }); i >= 0 {
-			path = c.Buses[c.Slots[i].Bus]
+			path = cmp.Or(c.Slots[i].EEPROM.SPI, c.Buses[c.Slots[i].Bus])
 		}
 	}
 	if !strings.HasPrefix(path, "/dev/") {
 		return nil // a socket of the simulator's, or a file, which is made
 	}
-	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+	_, err := os.Stat(path)
+	return notThere(err)
+}
+
+// notThere is err where that may change: a driver may be loaded late.
+func notThere(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return nil
@@ -149,7 +165,7 @@ func (h *hardware) awaitMedium(ctx context.Context, seed *config.Config, every t
 func (h *hardware) askMedium(ctx context.Context, seed *config.Config) error {
 	sc := h.config.Store
 	if sc.Medium == nil {
-		anew := &hardware{buses: h.buses, log: h.log}
+		anew := &hardware{buses: h.buses, chips: map[string]*nvm.SPI25{}, log: h.log}
 		sc = anew.store(seed)
 		defer func() { _ = anew.close() }() // nothing was written
 	}
@@ -198,11 +214,10 @@ func (h *hardware) slot(s config.Slot) enclosure.SlotConfig {
 	buses, log := h.buses, h.log
 	out := enclosure.SlotConfig{
 		Name: s.Name, BusName: s.Bus, Bus: buses[s.Bus], Addr: uint16(s.Address),
-		Medium: nvm.NewEEPROM(buses[s.Bus], uint16(s.EEPROM.Address), nvm.Parts[s.EEPROM.Part]),
-		Part:   s.EEPROM.Part,
-		Page:   fmt.Sprintf("%s/%s", s.Bus, s.EEPROM.Address),
-		MAC:    ee.MAC(s.MAC), Serial: uint64(s.Serial), Port: s.Port,
+		Part: s.EEPROM.Part,
+		MAC:  ee.MAC(s.MAC), Serial: uint64(s.Serial), Port: s.Port,
 	}
+	out.Medium, out.Page = h.eeprom(s)
 	out.Profile, out.Problem = ee.LoadProfile(s.Profile) // Parse found it, but a file may be gone
 	if out.Profile == nil {
 		out.Profile = &ee.Profile{Name: s.Profile}
@@ -240,6 +255,12 @@ func (h *hardware) store(c *config.Config) enclosure.StoreConfig {
 		out.Name = fmt.Sprintf("%s/%s", s.Bus, s.Address)
 		out.Part = s.Part
 		out.Medium = nvm.NewEEPROM(h.buses[s.Bus], uint16(s.Address), nvm.Parts[s.Part])
+	case s.SPI != "":
+		out.Name, out.Part = s.SPI, s.Part
+		out.Medium = h.spi(s.SPI, s.Part, s.Speed)
+	case s.MTD != "":
+		out.Name = "mtd " + s.MTD
+		out.Medium, out.Problem = h.mtd(c)
 	case s.File != "":
 		out.Name = s.File
 		// A disk that does not answer for a second is reported, not waited for.
@@ -254,12 +275,12 @@ func (h *hardware) store(c *config.Config) enclosure.StoreConfig {
 	default:
 		i := slices.IndexFunc(c.Slots, func(sl config.Slot) bool { return sl.Name == s.Slot })
 		sl := c.Slots[i]
-		out.Name = fmt.Sprintf("%s/%s+%d", sl.Bus, sl.EEPROM.Address, s.Offset)
 		out.Shared, out.Part, out.Offset = sl.Name, sl.EEPROM.Part, s.Offset
 		if p, err := ee.LoadProfile(sl.Profile); err == nil {
 			out.LoadTime = p.LoadTime
 		}
-		chip := nvm.NewEEPROM(h.buses[sl.Bus], uint16(sl.EEPROM.Address), nvm.Parts[sl.EEPROM.Part])
+		chip, at := h.eeprom(sl)
+		out.Name = fmt.Sprintf("%s+%d", at, s.Offset)
 		m, err := nvm.Section(chip, s.Offset, s.Size)
 		if err != nil {
 			out.Problem = err

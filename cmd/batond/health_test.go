@@ -555,6 +555,11 @@ func TestAwaitStore(t *testing.T) {
 				t.Errorf("%s: waited %v; want %v", tt.store, d, tt.want)
 			}
 		}
+		for name, s := range map[string]config.Store{"SPI": {SPI: "/dev/spidev9.9"}, "partition": {MTD: "no such partition"}, "MTD device": {MTD: "/dev/mtd99"}} {
+			if storeAbsent(&config.Config{Store: s}) == nil {
+				t.Errorf("%s: it is not looked for", name)
+			}
+		}
 		shared := &config.Config{Buses: map[string]string{"a": "/dev/i2c-300"}, Store: config.Store{Slot: "gpu0"}, Slots: []config.Slot{{Name: "gpu0", Bus: "a"}}}
 		if storeAbsent(shared) == nil {
 			t.Error("the bus of a shared chip is not looked for")

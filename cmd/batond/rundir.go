@@ -52,7 +52,7 @@ func markerOf(c *config.Config) string {
 		boot = []byte("unknown") // the directory has to do
 	}
 	s := c.Store
-	return fmt.Sprintf("boot %s\nstore %s %s %s %s+%d\n", strings.TrimSpace(string(boot)), c.Buses[s.Bus], s.Address, s.File, s.Slot, s.Offset)
+	return fmt.Sprintf("boot %s\nstore %s %s %s%s%s %s+%d\n", strings.TrimSpace(string(boot)), c.Buses[s.Bus], s.Address, s.SPI, s.MTD, s.File, s.Slot, s.Offset)
 }
 
 // mark says, to the next agent, that one has run: the store was mounted, and

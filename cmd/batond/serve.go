@@ -336,7 +336,9 @@ func wireVMs(c *config.Config) []mgmt.VM {
 // explainStore looks, by reads alone, what chip there is where the store can
 // not be used, and warns if it is not the configured one.
 func (h *hardware) explainStore(ctx context.Context) {
-	chip, ok := h.config.Store.Medium.(*nvm.EEPROM)
+	chip, ok := h.config.Store.Medium.(interface {
+		Identify(ctx context.Context) (nvm.Found, error)
+	})
 	if !ok {
 		return
 	}

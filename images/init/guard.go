@@ -46,9 +46,10 @@ var answers = [...]struct {
 
 func (w wellness) String() string { return answers[w].name }
 
-// judge makes a wellness of what is known of a process: whether it runs, how
-// long it has, and what it answered, "" = nothing.
-func judge(running bool, ran time.Duration, answer string) wellness {
+// judge makes a wellness of what is known of a process: whether it runs, whether
+// it has answered before, how long it has run, and what it answered, "" =
+// nothing.
+func judge(running, before bool, ran time.Duration, answer string) wellness {
 	word, rest, _ := strings.Cut(answer, " ")
 	switch {
 	case !running:
@@ -61,7 +62,7 @@ func judge(running bool, ran time.Duration, answer string) wellness {
 		return starting
 	case word == "stuck":
 		return stuck
-	case answer == "" && ran < youngTime:
+	case answer == "" && !before && ran < youngTime:
 		return young
 	}
 	return silent
@@ -71,7 +72,8 @@ func judge(running bool, ran time.Duration, answer string) wellness {
 type health struct {
 	is    wellness
 	text  string // as it said
-	since time.Time
+	pid   int
+	since time.Time // another process counts anew
 }
 
 // dog is a watchdog that is armed.
@@ -170,13 +172,13 @@ func (g *guard) once(patience time.Duration) {
 			p, answer = q, ""
 		}
 	}
-	is := judge(p.pid != 0, time.Since(p.started), answer)
+	is := judge(p.pid != 0, p.pid == g.pid, time.Since(p.started), answer)
 	g.mu.Lock()
 	was := g.latest
-	if was.is != is || was.since.IsZero() {
+	if was.is != is || was.pid != p.pid || was.since.IsZero() {
 		g.latest.since = time.Now()
 	}
-	g.latest.is, g.latest.text = is, answer
+	g.latest.is, g.latest.text, g.latest.pid = is, answer, p.pid
 	now, d := g.latest, g.dog
 	g.mu.Unlock()
 	g.act(d, now)
@@ -184,7 +186,7 @@ func (g *guard) once(patience time.Duration) {
 		g.ready = p.pid
 		g.say("the agent is ready, and %s", is)
 	}
-	if was.is == is && was.text == answer && time.Since(g.reported) < guardEvery {
+	if was.is == is && was.text == answer && was.pid == p.pid && time.Since(g.reported) < guardEvery {
 		return
 	}
 	g.reported = time.Now()

@@ -18,29 +18,32 @@ import (
 func TestJudge(t *testing.T) {
 	for _, tt := range []struct {
 		running bool
+		before  bool // it has answered before
 		ran     time.Duration
 		answer  string
 		want    wellness
 		feed    bool
 	}{
-		{false, time.Hour, "", ended, true},
-		{false, 0, "ok", ended, true},
-		{true, 0, "", young, true},
-		{true, youngTime - 1, "", young, true},
-		{true, youngTime, "", silent, false},
-		{true, 0, "ok", well, true},
-		{true, time.Hour, "ok", well, true},
-		{true, time.Hour, "ok store-unusable no chip answers", storeless, true},
-		{true, time.Hour, "starting reads the store, for 3s", starting, true},
-		{true, time.Hour, "stuck poller of bus engines, for 1m1s", stuck, false},
-		{true, time.Second, "stuck start: reads the store", stuck, false},
-		{true, time.Hour, "", silent, false},
-		{true, time.Second, "okay", silent, false},
-		{true, time.Hour, "what?", silent, false},
+		{false, true, time.Hour, "", ended, true},
+		{false, true, 0, "ok", ended, true},
+		{true, false, 0, "", young, true},
+		{true, false, youngTime - 1, "", young, true},
+		{true, false, youngTime, "", silent, false},
+		{true, false, 0, "ok", well, true},
+		{true, false, time.Hour, "ok", well, true},
+		{true, false, time.Hour, "ok store-unusable no chip answers", storeless, true},
+		{true, false, time.Hour, "starting reads the store, for 3s", starting, true},
+		{true, false, time.Hour, "stuck poller of bus engines, for 1m1s", stuck, false},
+		{true, false, time.Second, "stuck start: reads the store", stuck, false},
+		{true, false, time.Hour, "", silent, false},
+		{true, false, time.Second, "okay", silent, false},
+		{true, false, time.Hour, "what?", silent, false},
+		{true, true, time.Second, "", silent, false},
+		{true, true, time.Second, "ok", well, true},
 	} {
-		got := judge(tt.running, tt.ran, tt.answer)
+		got := judge(tt.running, tt.before, tt.ran, tt.answer)
 		if got != tt.want || answers[got].feed != tt.feed {
-			t.Errorf("judge(%v, %v, %q) = %v, feed %v; want %v, %v", tt.running, tt.ran, tt.answer, got, answers[got].feed, tt.want, tt.feed)
+			t.Errorf("judge(%v, %v, %v, %q) = %v, feed %v; want %v, %v", tt.running, tt.before, tt.ran, tt.answer, got, answers[got].feed, tt.want, tt.feed)
 		}
 	}
 }
@@ -235,6 +238,28 @@ func TestGuard(t *testing.T) {
 	}
 	if got := strings.Join(k.said, "\n"); got != strings.Join(want, "\n") {
 		t.Errorf("said\n%s\nwant\n%s", got, strings.Join(want, "\n"))
+	}
+}
+
+// How long an agent has been well is counted anew for another process.
+func TestGuardCountsAnew(t *testing.T) {
+	k := newKennel(t)
+	_, l := newAnswerer(t, "ok")
+	_, l2 := newAnswerer(t, "ok")
+	k.now = process{pid: 7, line: l, started: time.Now()}
+	k.once(time.Second)
+	since := k.health().since
+	k.once(time.Second)
+	if got := k.health().since; !got.Equal(since) {
+		t.Errorf("the same process: since %v; want %v", got, since)
+	}
+	k.now = process{pid: 8, line: l2, started: time.Now(), restarts: 1}
+	k.once(time.Second)
+	if got := k.health(); got.is != well || !got.since.After(since) {
+		t.Errorf("another process: %v since %v; want after %v", got.is, got.since, since)
+	}
+	if s := k.state(t); s.Agent.PID != 8 {
+		t.Errorf("state: %+v", s)
 	}
 }
 

@@ -70,6 +70,9 @@ var parts = map[string]part{
 // Part tells size and page, in bytes, of an EEPROM that can be named.
 func Part(name string) (size, page int64, ok bool) {
 	p, ok := parts[name]
+	if !ok {
+		p, ok = parts25[name].part, parts25[name].size > 0
+	}
 	return p.size, p.page, ok
 }
 
@@ -123,7 +126,7 @@ func (v *checker) slots() {
 		v.once(names, key+"name", s.Name, "slot")
 		v.once(ports, key+"port", s.Port, "port")
 		v.bus(key+"bus", s.Bus)
-		p, ok := v.part(key+"eeprom.part", s.EEPROM.Part)
+		p, ok := v.eeprom(key+"eeprom.", s.EEPROM)
 		if s.Profile == "" {
 			v.bad(key+"profile", "empty: name an embedded profile, or the path of a file")
 			continue
@@ -170,13 +173,13 @@ func (v *checker) slots() {
 func (v *checker) store() {
 	s := v.c.Store
 	given := []string{}
-	for _, k := range []struct{ name, val string }{{"bus", s.Bus}, {"file", s.File}, {"slot", s.Slot}} {
+	for _, k := range []struct{ name, val string }{{"bus", s.Bus}, {"spi", s.SPI}, {"mtd", s.MTD}, {"file", s.File}, {"slot", s.Slot}} {
 		if k.val != "" {
 			given = append(given, k.name)
 		}
 	}
 	if len(given) != 1 {
-		v.bad("store", "want one of bus, file and slot, found %s", orNone(strings.Join(given, ", ")))
+		v.bad("store", "want one of bus, spi, mtd, file and slot, found %s", orNone(strings.Join(given, ", ")))
 		return
 	}
 	// forbid reports keys of another kind of store.
@@ -187,7 +190,18 @@ func (v *checker) store() {
 			}
 		}
 	}
+	if given[0] != "spi" {
+		forbid(map[string]bool{"speed": s.Speed != 0})
+	}
 	switch given[0] {
+	case "spi":
+		if p, ok := v.spi("store.", s.SPI, s.Part, s.Speed); ok {
+			v.room("store.part", p.size, p.page)
+		}
+		forbid(map[string]bool{"address": s.Address != 0, "size": s.Size != 0, "page": s.Page != 0, "offset": s.Offset != 0})
+	case "mtd":
+		v.mtd("store.mtd", s.MTD)
+		forbid(map[string]bool{"address": s.Address != 0, "part": s.Part != "", "size": s.Size != 0, "page": s.Page != 0, "offset": s.Offset != 0})
 	case "bus":
 		v.bus("store.bus", s.Bus)
 		if p, ok := v.part("store.part", s.Part); ok {
@@ -225,7 +239,7 @@ func (v *checker) section() {
 	if len(v.c.Slots) > 1 {
 		v.bad("store.slot", "an enclosure of %d slots needs a store on a medium of its own: one engine's load would hold up the moves of all", len(v.c.Slots))
 	}
-	p, ok := parts[v.c.Slots[i].EEPROM.Part]
+	p, ok := v.c.Slots[i].EEPROM.part()
 	if !ok {
 		return // said at the slot
 	}
@@ -261,6 +275,12 @@ func (v *checker) section() {
 // room checks that the store can hold what it may have to: a record takes a
 // page, of at least 64 bytes, and that of the configuration several.
 func (v *checker) room(key string, size, page int64) {
+	have := size / max(blockSize, page)
+	v.roomOf(key, have, (have-ringFirst)/4, size, page)
+}
+
+// roomOf is room for a medium that takes have pages, and most of them at a time.
+func (v *checker) roomOf(key string, have, most, size, page int64) {
 	const (
 		moves   = 64 // outcomes that are kept
 		perSlot = 3  // assignment, evidence, release
@@ -268,13 +288,12 @@ func (v *checker) room(key string, size, page int64) {
 		spare   = 40 // what only intents may use, and the format's own
 		version = 2  // of the configuration, while it is replaced
 	)
-	have := size / max(blockSize, page)
 	config := pagesOf(v.c.size, max(blockSize, page))
 	if v.c.size > maxRecord {
 		v.bad(key, "the configuration takes %d bytes when packed, and a record of the store at most %d", v.c.size, maxRecord)
 		return
 	}
-	if most := min(maxBatch, (have-ringFirst)/4); config > most {
+	if most := min(maxBatch, most); config > most {
 		v.bad(key, "the configuration takes %d pages when packed, and a store of %d bytes takes at most %d at a time", config, size, most)
 		return
 	}
@@ -319,9 +338,21 @@ func (v *checker) addresses() {
 	if v.c.Store.Bus != "" {
 		chip("store.address", v.c.Store.Bus, v.c.Store.Address, v.c.Store.Part, "the store's "+v.c.Store.Part)
 	}
+	selects := map[string]string{}
+	if v.c.Store.SPI != "" {
+		selects[v.c.Store.SPI] = "the store's " + v.c.Store.Part
+	}
 	for i, s := range v.c.Slots {
 		key := fmt.Sprintf("slots[%d].", i)
 		take(key+"address", s.Bus, s.Address, 1, fmt.Sprintf("the engine of slot %s", s.Name))
+		if at := s.EEPROM.SPI; at != "" {
+			what := fmt.Sprintf("the %s of slot %s", s.EEPROM.Part, s.Name)
+			if other, ok := selects[at]; ok {
+				v.bad(key+"eeprom.spi", "%s would be at %s together with %s: one chip select is one chip", what, at, other)
+			}
+			selects[at] = what
+			continue
+		}
 		chip(key+"eeprom.address", s.Bus, s.EEPROM.Address, s.EEPROM.Part, fmt.Sprintf("the %s of slot %s", s.EEPROM.Part, s.Name))
 	}
 }

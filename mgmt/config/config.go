@@ -31,12 +31,19 @@ type Config struct {
 }
 
 // Store is where the agent keeps what must survive a power cut. One of Bus,
-// File and Slot is set.
+// SPI, MTD, File and Slot is set.
 type Store struct {
 	// An EEPROM of its own.
 	Bus     string  `json:"bus"`
 	Address Address `json:"address"`
 	Part    string  `json:"part"`
+
+	// An SPI EEPROM or FRAM of its own, with Part.
+	SPI   string    `json:"spi"`   // /dev/spidevB.C
+	Speed Frequency `json:"speed"` // of the clock; 0 = the part's
+
+	// A partition of a NOR flash, by name or as /dev/mtdN.
+	MTD string `json:"mtd"`
 
 	// A file, for boards that have a partition, and for the simulator.
 	File string `json:"file"`
@@ -64,10 +71,13 @@ type Slot struct {
 	Reload  *Reload `json:"reload"` // for engines without LinkControl
 }
 
-// EEPROM is the chip an engine loads its config block from, on the slot's bus.
+// EEPROM is the chip an engine loads its config block from: at Address on the
+// slot's bus, or behind SPI.
 type EEPROM struct {
-	Address Address `json:"address" strict:"required"`
-	Part    string  `json:"part" strict:"required"`
+	Address Address   `json:"address"`
+	SPI     string    `json:"spi"`   // /dev/spidevB.C
+	Speed   Frequency `json:"speed"` // of the SPI clock; 0 = the part's
+	Part    string    `json:"part" strict:"required"`
 }
 
 // Host is one server.

@@ -46,9 +46,9 @@ func TestExample(t *testing.T) {
 		Store:     Store{Bus: "i2c-5", Address: 0x57, Part: "24c256", FormatBlank: true},
 		Slots: []Slot{
 			{Name: "gpu0", Bus: "i2c-5", Address: 0x40, Profile: "regs-v1", MAC: MAC{0x8c, 0xdf, 0x9d, 0, 1, 1},
-				Serial: 0x48b02d0300a1b2c3, EEPROM: EEPROM{0x50, "24c256"}, Port: "lan3"},
-			{Name: "gpu1", Bus: "i2c-5", Address: 0x41, Profile: "regs-v1", EEPROM: EEPROM{0x51, "24c256"}, Port: "lan4"},
-			{Name: "cap0", Bus: "i2c-6", Profile: "nvm-only", EEPROM: EEPROM{0x50, "24c256"},
+				Serial: 0x48b02d0300a1b2c3, EEPROM: EEPROM{Address: 0x50, Part: "24c256"}, Port: "lan3"},
+			{Name: "gpu1", Bus: "i2c-5", Address: 0x41, Profile: "regs-v1", EEPROM: EEPROM{Address: 0x51, Part: "24c256"}, Port: "lan4"},
+			{Name: "cap0", Bus: "i2c-6", Profile: "nvm-only", EEPROM: EEPROM{Address: 0x50, Part: "24c256"},
 				Reload: &Reload{GPIO: Line{"/dev/gpiochip0", 17}, Pulse: Duration(2 * time.Millisecond)}},
 		},
 		Hosts: []Host{
@@ -197,8 +197,8 @@ func TestParse(t *testing.T) {
 				slot("t", "a", "", "nvm-only", "0x51", "24c256", `, "reload": {"gpio": "/dev/gpiochip0:1"}`)},
 			"line 5: slots[1].reload.gpio: line 1 of /dev/gpiochip0 already reloads slot s"},
 
-		{"store: two kinds", map[string]string{"STORE": `{"file": "/x", "bus": "a"}`}, "line 4: store: want one of bus, file and slot, found bus, file"},
-		{"store: no kind", map[string]string{"STORE": `{}`}, "line 4: store: want one of bus, file and slot, found none"},
+		{"store: two kinds", map[string]string{"STORE": `{"file": "/x", "bus": "a"}`}, "line 4: store: want one of bus, spi, mtd, file and slot, found bus, file"},
+		{"store: no kind", map[string]string{"STORE": `{}`}, "line 4: store: want one of bus, spi, mtd, file and slot, found none"},
 		{"store: relative", map[string]string{"STORE": `{"file": "x"}`}, `line 4: store.file: "x" is not an absolute path`},
 		{"store: half a page", map[string]string{"STORE": `{"file": "/x", "size": 32800}`}, "line 4: store.size: 32800 bytes: want 1024 to 16777216, in whole pages of 64"},
 		{"store: odd page", map[string]string{"STORE": `{"file": "/x", "page": 60}`}, "line 4: store.page: 60 is not a power of two from 8 to 4096"},

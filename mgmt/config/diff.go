@@ -135,7 +135,12 @@ func (s Slot) summary() string {
 	return text + ", eeprom " + s.EEPROM.String()
 }
 
-func (e EEPROM) String() string { return e.Part + " at " + e.Address.String() }
+func (e EEPROM) String() string {
+	if e.SPI != "" {
+		return e.Part + " at " + e.SPI
+	}
+	return e.Part + " at " + e.Address.String()
+}
 
 // String is how the file has it.
 func (r *Reload) String() string {
