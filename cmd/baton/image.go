@@ -378,7 +378,6 @@ type told struct {
 	bank string
 	step string
 	last time.Time
-	stop func()
 }
 
 func newTold(t *tool, name string) *told { return &told{t: t, bank: name} }

@@ -49,7 +49,7 @@ func (e *RefusedError) Error() string { return e.Why }
 // baton.bank=a or b, and baton.trial=1.
 func New(cmdline string, open func(partition string) (Part, error)) *Flash {
 	f := &Flash{open: open}
-	for _, word := range strings.Fields(cmdline) {
+	for word := range strings.FieldsSeq(cmdline) {
 		switch word {
 		case "baton.bank=a":
 			f.running = "a"

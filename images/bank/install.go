@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 
 	"baton/images/uboot"
 	"baton/nvm"
@@ -199,9 +200,7 @@ func Provision(ctx context.Context, env, bankA nvm.Eraser, defaults uboot.Env, i
 		return err
 	}
 	vars := uboot.Env{}
-	for name, value := range defaults {
-		vars[name] = value
-	}
+	maps.Copy(vars, defaults)
 	Vars{Bank: "a", Limit: bootLimit}.write(vars)
 	p, err := uboot.Encode(vars, uboot.Active, size)
 	if err != nil {

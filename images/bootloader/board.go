@@ -72,7 +72,7 @@ func (b *Board) Blank(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }() // nothing is left to be written
 	p := make([]byte, env.Size)
 	if err := env.ReadAt(ctx, p, 0); err != nil {
 		return false, err
@@ -87,7 +87,7 @@ func (b *Board) Provision(ctx context.Context, image []byte) error {
 	if err != nil {
 		return err
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }() // nothing is left to be written
 	script, err := ScriptOf(b.Machine.Board)
 	if err != nil {
 		return err
