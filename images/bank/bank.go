@@ -139,7 +139,7 @@ func (f *Flash) Settle(ctx context.Context) (outcome string, err error) {
 	case Failed:
 		outcome = b.Outcome
 	case Displaced:
-		outcome = fmt.Sprintf("the bootloader could not boot bank %s; bank %s runs and is kept", Other(b.Bank), b.Bank)
+		outcome = fmt.Sprintf("the bootloader could not boot bank %s, so bank %s runs and is kept", Other(b.Bank), b.Bank)
 	}
 	return outcome, f.happens(ctx, started, outcome)
 }

@@ -208,9 +208,9 @@ func ended(v Vars) string {
 	case v.Outcome != "":
 		return v.Outcome
 	case v.Count > 1:
-		return fmt.Sprintf("bank %s was started and not confirmed (power cut, restart or watchdog in its trial); bank %s runs", other, v.Bank)
+		return fmt.Sprintf("bank %s was started and not confirmed (power cut, restart or watchdog in its trial), bank %s runs", other, v.Bank)
 	}
-	return fmt.Sprintf("the bootloader could not boot bank %s; bank %s runs", other, v.Bank)
+	return fmt.Sprintf("the bootloader could not boot bank %s, so bank %s runs", other, v.Bank)
 }
 
 // clean makes a text fit for a variable: printable ASCII of at most 160 bytes,

@@ -24,9 +24,9 @@ type Board struct {
 	Machine *qemu.Machine
 	// Key has to have signed what is booted; nil = hashes are enough.
 	Key *rsa.PublicKey
-	Say func(format string, args ...any)
-
-	words *[]string // of the kernel's command line, without the bank's
+	// Words are added to the kernel's command line, beside the bank's.
+	Words []string
+	Say   func(format string, args ...any)
 }
 
 // ScriptOf is the script of a board: Script with what its description says.
@@ -136,11 +136,7 @@ func (b *Board) unpack(ctx context.Context, c Choice) error {
 	}
 	m := b.Machine
 	in := func(name string) string { return filepath.Join(m.State, "booted-"+name) }
-	if b.words == nil {
-		words := slices.Clone(m.Append)
-		b.words = &words
-	}
-	m.Kernel, m.Initrd, m.Append = in("kernel"), in("initramfs"), slices.Concat(*b.words, c.Words())
+	m.Kernel, m.Initrd, m.Append = in("kernel"), in("initramfs"), slices.Concat(b.Words, c.Words())
 	if m.Board.GOARCH == "arm" {
 		unpacked, err := kernel.UnpackZImage(ctx, i.Kernel.Data)
 		if err != nil {

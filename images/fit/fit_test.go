@@ -174,6 +174,54 @@ func TestMkimage(t *testing.T) {
 	}
 }
 
+// TestUBootKey does what docs/board.md says of U-Boot's own device tree. An
+// image that has been signed again like this is still one.
+func TestUBootKey(t *testing.T) {
+	dir := t.TempDir()
+	run := func(args ...string) string {
+		t.Helper()
+		c := exec.Command(args[0], args[1:]...)
+		c.Dir = dir
+		out, err := c.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s: %v\n%s\non Debian: apt-get install --no-install-recommends openssl u-boot-tools device-tree-compiler", strings.Join(args, " "), err, out)
+		}
+		return string(out)
+	}
+	run("mkdir", "keys")
+	run("openssl", "genrsa", "-out", "keys/baton.key", "2048")
+	run("openssl", "req", "-new", "-x509", "-key", "keys/baton.key", "-subj", "/CN=baton", "-out", "keys/baton.crt")
+	key, err := mkfit.ReadKey(filepath.Join(dir, "keys/baton.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := spec()
+	s.Key = key
+	file := filepath.Join(dir, "image.fit")
+	if err := os.WriteFile(file, makeFIT(t, s), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "u-boot.dts"), []byte("/dts-v1/;\n/ { };\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	run("dtc", "-O", "dtb", "-o", "u-boot.dtb", "u-boot.dts")
+	run("mkimage", "-F", "-k", "keys", "-K", "u-boot.dtb", "-r", "image.fit")
+	if got := run("fdtget", "u-boot.dtb", "/signature/key-baton", "required"); got != "conf\n" {
+		t.Errorf("the key in U-Boot's device tree is required for %q; want conf", got)
+	}
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	i, err := fit.Parse(data)
+	if err == nil {
+		err = i.Verify(key.Public)
+	}
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // TestEveryBit flips each bit of a signed image: it is refused, or nothing that
 // is taken from it has changed.
 func TestEveryBit(t *testing.T) {

@@ -14,6 +14,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"baton/images/fit"
 )
 
 // Spec says what goes into a FIT image.
@@ -33,7 +35,8 @@ type Spec struct {
 // of the public key in U-Boot's own device tree is called: key-baton.
 const KeyName = "baton"
 
-// Make makes the image. The same Spec gives the same bytes.
+// Make makes the image, and reads it as the board will. The same Spec gives the
+// same bytes.
 func Make(ctx context.Context, s Spec) ([]byte, error) {
 	dir, err := os.MkdirTemp("", "baton-fit-")
 	if err != nil {
@@ -63,11 +66,34 @@ func Make(ctx context.Context, s Spec) ([]byte, error) {
 	if errors.Is(err, exec.ErrNotFound) {
 		return nil, errors.New("mkimage not found; on Debian: apt-get install --no-install-recommends u-boot-tools device-tree-compiler")
 	}
+	var data []byte
+	if err == nil {
+		data, err = os.ReadFile(filepath.Join(dir, "image.fit"))
+	}
+	if err == nil {
+		// mkimage ends well also where it could not sign.
+		err = s.check(data)
+	}
 	if err != nil {
 		complaint, _, _ := bytes.Cut(text, []byte("\nUsage:"))
-		return nil, fmt.Errorf("mkimage: %w\n%s", err, bytes.TrimSpace(complaint))
+		return nil, fmt.Errorf("mkimage: %w; it said:\n%s", err, bytes.TrimSpace(complaint))
 	}
-	return os.ReadFile(filepath.Join(dir, "image.fit"))
+	return data, nil
+}
+
+// check tells whether data is what was asked for.
+func (s Spec) check(data []byte) error {
+	i, err := fit.Parse(data)
+	if err != nil {
+		return err
+	}
+	if err := i.CheckBoard(s.Board); err != nil {
+		return err
+	}
+	if s.Key == nil {
+		return nil
+	}
+	return i.Verify(s.Key.Public)
 }
 
 // source is the image as a source that mkimage reads.
