@@ -494,3 +494,38 @@ type NVMDump struct {
 	Offset int64  `json:"offset"`
 	Image  []byte `json:"image"` // base64
 }
+
+// Levels of a CheckLine.
+const (
+	CheckOK   = "ok"
+	CheckWarn = "warn" // somebody should look at it
+	CheckFail = "fail" // something does not work
+)
+
+// Check answers POST /v1/check: how all is that can be looked at without
+// changing it.
+type Check struct {
+	Lines []CheckLine `json:"lines"`
+}
+
+// CheckLine is one thing that was looked at.
+type CheckLine struct {
+	Area    string `json:"area"`    // agent, bus, store, engine, chip, vlan, host, ...
+	Subject string `json:"subject"` // which: a bus, a slot, a file
+	Level   string `json:"level"`   // ok, warn, fail
+	Text    string `json:"text"`
+	Next    string `json:"next,omitempty"` // what to do
+}
+
+// What a ConsoleNote may say.
+const (
+	ConsoleUnlocked = "unlocked"
+	ConsoleLocked   = "locked"         // by idle time, or by hand
+	ConsoleRefused  = "wrong-password" // was typed
+)
+
+// ConsoleNote is the body of POST /v1/console: something that happened at the
+// serial console, for the events and the audit.
+type ConsoleNote struct {
+	What string `json:"what" strict:"required"`
+}

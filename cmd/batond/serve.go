@@ -176,6 +176,7 @@ func (a *agent) run(ctx context.Context, ready func()) (end ending) {
 		}
 		endServing()
 	}, a.log)
+	k.lockConsole(f.config)
 	a.uplink.tellTo(enc.Note)
 	a.uplink.start(ctx, f.config.Network, f.unsure)
 	l, err := a.listen(f.config.Socket)
@@ -187,7 +188,8 @@ func (a *agent) run(ctx context.Context, ready func()) (end ending) {
 	if err != nil {
 		return failedWith(err)
 	}
-	srv := server.New(enc, server.Options{Agent: mgmt.Version, Keeper: k, AdminUID: uint32(os.Geteuid()), Log: a.log})
+	look := &check{hw: hw, config: f.config, keeper: k, socket: f.config.Socket, sysfs: "/sys", now: time.Now}
+	srv := server.New(enc, server.Options{Agent: mgmt.Version, Keeper: k, AdminUID: uint32(os.Geteuid()), Check: look.lines, Log: a.log})
 	a.now(&session{enc, k})
 	defer a.now(nil)
 	ready()
