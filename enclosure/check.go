@@ -203,9 +203,10 @@ func (e *Enclosure) checkSlot(ctx context.Context, s *slot, dead error) ([]Check
 	return append(lines, chip), dead
 }
 
-// broken tells a bus that does not work from a chip that is silent.
+// broken tells a bus that takes a second to fail from a chip that is silent.
 func broken(err error) bool {
-	return errors.Is(err, bus.ErrStuck) || errors.Is(err, bus.ErrWedged) || errors.Is(err, bus.ErrIO)
+	err = bus.Classify("transfer", "", 0, err)
+	return errors.Is(err, bus.ErrStuck) || errors.Is(err, bus.ErrWedged)
 }
 
 // judgeEngine says what an engine's registers mean.

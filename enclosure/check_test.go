@@ -4,7 +4,6 @@ import (
 	"strings"
 	"testing"
 
-	"baton/ee/bus"
 	"baton/enclosure"
 	"baton/sim"
 	"baton/test/rig"
@@ -31,7 +30,7 @@ func TestCheck(t *testing.T) {
 		{"well", well, "agent", "poller", enclosure.CheckOK, "3 of 3"},
 		{"dead engine", func(r *rig.Rig) { r.W.Slot("gpu0").Kill() }, "engine", "gpu0", enclosure.CheckFail, "the engine does not answer"},
 		{"no card", func(r *rig.Rig) { r.W.Slot("gpu2").RemoveDevice() }, "engine", "gpu2", enclosure.CheckWarn, "no device"},
-		{"server off", func(r *rig.Rig) { r.W.Server(rig.A).SetPower(false) }, "engine", "gpu0", enclosure.CheckWarn, "does not answer"},
+		{"server off", func(r *rig.Rig) { r.W.Server(rig.A).PowerLoss() }, "engine", "gpu0", enclosure.CheckWarn, "does not answer"},
 		{"dead chip", func(r *rig.Rig) { r.W.Chip("gpu0").SetDead(true) }, "chip", "gpu0", enclosure.CheckFail, "does not answer"},
 		{"blank chip", func(r *rig.Rig) { r.W.Chip("gpu0").Replace("24c256", nil) }, "chip", "gpu0", enclosure.CheckFail, "config block:"},
 		{"flipped bit", func(r *rig.Rig) { r.W.Chip("gpu0").FlipBit(20, 3) }, "chip", "gpu0", enclosure.CheckFail, "config block:"},
@@ -43,7 +42,7 @@ func TestCheck(t *testing.T) {
 		{"fenced", func(r *rig.Rig) { r.Fence(rig.B) }, "host", rig.B, enclosure.CheckWarn, "fenced"},
 		{"stuck bus", func(r *rig.Rig) {
 			for _, b := range r.W.Spec().Buses {
-				r.W.Bus(b.Name).Inject(sim.Fault{Err: bus.ErrStuck})
+				r.W.Bus(b.Name).Inject(sim.Fault{Kind: sim.StuckSDA})
 			}
 		}, "engine", "gpu2", enclosure.CheckFail, "its bus does not work"},
 	} {
