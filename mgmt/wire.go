@@ -256,6 +256,12 @@ type Event struct {
 // events that are lost: the agent restarted or they are too long ago.
 const KindGap = "gap"
 
+// EventKinds are the kinds of events there are, beside KindGap.
+var EventKinds = []string{
+	"ack", "adopt", "arm", "attach", "blocked", "config", "console", "drain", "fault", "fence", "link", "linked", "locate",
+	"move", "power", "recovery", "refused", "release", "repair", "reset", "resolve", "restore", "step", "store", "unfence", "void",
+}
+
 // Seen is what a host has read of a slot, in one word that people and scripts
 // can pass on: "9f3c2a10-17/5/0x1c2d3e4f/0x89ab12cd" is generation, reset
 // count, power epoch and identity.

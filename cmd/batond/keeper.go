@@ -40,6 +40,8 @@ type keeper struct {
 	log    *slog.Logger
 	again  func(why string) // ends the run, and another begins
 
+	tellConsole func(*config.Config) error // how it is locked; nil = there is none
+
 	file     string         // the seed, or all there is
 	seed     *config.Config // as read from there
 	seedText []byte         // of now, where it is frozen
@@ -83,9 +85,12 @@ func (k *keeper) set(n kept) {
 
 // lockConsole puts in force how the console is locked.
 func (k *keeper) lockConsole(c *config.Config) {
+	if k.tellConsole == nil {
+		return
+	}
 	told := *c
 	told.RunDir = k.running.RunDir // another one counts from the next start on
-	if err := tellConsole(&told); err != nil {
+	if err := k.tellConsole(&told); err != nil {
 		k.log.Error("the console is locked as before, if it was", "err", err)
 	}
 }

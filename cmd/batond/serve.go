@@ -176,6 +176,7 @@ func (a *agent) run(ctx context.Context, ready func()) (end ending) {
 		}
 		endServing()
 	}, a.log)
+	k.tellConsole = tellConsole
 	k.lockConsole(f.config)
 	a.uplink.tellTo(enc.Note)
 	a.uplink.start(ctx, f.config.Network, f.unsure)
