@@ -12,7 +12,7 @@ import (
 )
 
 var checkCommand = command{
-	name: "check", args: "[--config FILE]", short: "look at everything: each line ok, warn or FAIL, with what to do",
+	name: "check", args: "[--config FILE]", short: "look at everything: ok, warn or FAIL, with what to do",
 	about: `Has the agent look at buses, engines, EEPROMs, store, VLANs, hosts, socket and
 clock, and looks itself at what the controller's init says: watchdog, image,
 modules. Nothing is changed, and nothing has to wait for it. What is wrong

@@ -44,7 +44,7 @@ start and after the time without a key that is configured (docs/console.md).`,
 			signal.Notify(ignored, os.Interrupt)
 			defer signal.Stop(ignored)
 			in := newKeyboard(t.stdin, t.raw)
-			c := &session{t: t, in: in, lock: lock{dir: *dir, wait: in.tty}, names: &names{agent: t.agent}}
+			c := &session{t: t, in: in, lock: lock{dir: *dir}, names: &names{agent: t.agent}}
 			return c.run(ctx)
 		}
 	},
@@ -61,6 +61,7 @@ type session struct {
 	in    *keyboard
 	lock  lock
 	names *names
+	shut  bool // the next line needs the password
 }
 
 // What a line can be beside one.
@@ -76,7 +77,11 @@ func (c *session) run(ctx context.Context) error {
 	c.t.say("Baton console. Try: status, check, help; Tab completes, 'exit' ends.")
 	for {
 		if c.late() {
-			c.say("Locked: no key for %v.", c.lock.after)
+			c.say("Locked: no key for %s.", age(c.lock.after.Milliseconds()))
+			c.shut = true
+		}
+		if c.shut {
+			c.shut = false
 			c.note(ctx, mgmt.ConsoleLocked)
 			if err := c.unlock(ctx); err != nil {
 				return ended(err)
@@ -90,7 +95,7 @@ func (c *session) run(ctx context.Context) error {
 			return ended(err)
 		}
 		// The agent may have come only now, and with it a password.
-		if c.lock.learn() {
+		if c.in.tty && c.lock.learn() {
 			c.say("This console has a password, which the agent tells only now.")
 			if err := c.unlock(ctx); err != nil {
 				return ended(err)
@@ -138,7 +143,7 @@ func (c *session) do(ctx context.Context, text string) (end bool) {
 	case len(words) == 1 && (word == "exit" || word == "quit" || word == "logout"):
 		return true
 	case len(words) == 1 && word == "lock":
-		c.lockNow(ctx)
+		c.lockNow()
 	case len(words) == 1 && (word == "shell" || word == "sh"):
 		c.shell(ctx)
 	case len(words) == 1 && (word == "help" || word == "?"):
@@ -163,7 +168,10 @@ func (c *session) verb(ctx context.Context, words []string) {
 		sub.person = c
 	}
 	_ = sub.do(ctx, words) // it has said why it failed
-	c.names.forget()       // it may have changed who is there
+	if ctx.Err() != nil && c.in.tty {
+		fmt.Fprintln(c.t.stdout) // the terminal has shown ^C
+	}
+	c.names.forget() // it may have changed who is there
 }
 
 // ask is that of person: a command's question. It is open no longer than the
@@ -175,14 +183,15 @@ func (c *session) ask(ctx context.Context, question string, echo bool) (string, 
 	return c.in.answer(ctx, question, c.lock.idle())
 }
 
-func (c *session) lockNow(ctx context.Context) {
-	c.lock.learn()
+func (c *session) lockNow() {
+	if c.in.tty {
+		c.lock.learn()
+	}
 	if c.lock.encoded == "" {
 		c.complain("there is no password, so nothing can be locked", "console password")
 		return
 	}
-	c.note(ctx, mgmt.ConsoleLocked)
-	c.in.expire()
+	c.shut = true
 }
 
 // help is short enough for 24 lines.
@@ -248,16 +257,20 @@ const (
 )
 
 // first waits for the agent's word whether there is a password, and asks for it.
+// Who drives the console by a pipe is there already: nobody is kept out.
 func (c *session) first(ctx context.Context) error {
-	found, err := c.lock.first(ctx, func() {
+	if !c.in.tty {
+		return nil
+	}
+	found, err := c.lock.first(ctx, sinceBoot(), func() {
 		c.say("Waiting up to %v for the agent, which knows whether there is a password.", agentWait)
 	})
 	switch {
 	case err != nil:
 		return err
-	case !found && c.in.tty:
+	case !found:
 		c.say("No agent has started since power-up, so there is no password: this console is\nopen. Try: check")
-	case c.lock.encoded != "" && c.in.tty:
+	case c.lock.encoded != "":
 		return c.unlock(ctx)
 	}
 	return nil

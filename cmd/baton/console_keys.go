@@ -57,13 +57,6 @@ func (k *keyboard) touch() {
 	k.touched = time.Now()
 }
 
-// expire says that nobody is.
-func (k *keyboard) expire() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.touched = time.Time{}
-}
-
 // idle is how long ago the last key was.
 func (k *keyboard) idle() time.Duration {
 	k.mu.Lock()

@@ -20,8 +20,7 @@ import (
 // run directory. Where there is none, no agent has started since power-up: then
 // the console is open, as whoever has to mend that must get in.
 type lock struct {
-	dir  string
-	wait bool // for the agent: not where nobody sits
+	dir string
 
 	encoded string // password; "" = none
 	after   time.Duration
@@ -67,11 +66,12 @@ func (l *lock) read() (bool, error) {
 	return true, nil
 }
 
-// first reads the file, and waits for it where the controller has just begun to
-// run: a console that opens before its agent has started would be open for all.
-func (l *lock) first(ctx context.Context, waiting func()) (found bool, err error) {
+// first reads the file, and waits for it where the controller has run for no
+// longer than uptime: a console that opens before its agent has started would be
+// open for all.
+func (l *lock) first(ctx context.Context, uptime time.Duration, waiting func()) (found bool, err error) {
 	found, err = l.read()
-	if found || err != nil || !l.wait || sinceBoot() > startTime {
+	if found || err != nil || uptime > startTime {
 		return found, err
 	}
 	waiting()
@@ -96,9 +96,6 @@ func (l *lock) first(ctx context.Context, waiting func()) (found bool, err error
 // learn reads the file again. It returns true where the console was open
 // because there was no file, and now has a password.
 func (l *lock) learn() (surprise bool) {
-	if !l.wait {
-		return false // there is nobody to keep out: who drives it by a pipe runs as they are
-	}
 	was := l.known
 	if _, err := l.read(); err != nil {
 		return false // it is as it was

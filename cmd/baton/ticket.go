@@ -20,7 +20,7 @@ import (
 )
 
 var reportCommand = command{
-	name: "report", args: "[--full] [-o FILE] [--verify FILE]", short: "all of it as one text, to paste into a ticket; no secrets",
+	name: "report", args: "[--full] [-o FILE] [--verify FILE]", short: "all of it as one text for a ticket, without secrets",
 	about: `State, checks, configuration, events, moves, metrics and the ends of the logs, with
 a mark and a checksum at the end, so that a paste that was cut short is seen:
 --verify FILE tells, of a text with a report in it. Up to 64 KiB, which takes six
