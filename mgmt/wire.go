@@ -427,8 +427,8 @@ type ConfigApplied struct {
 // BackupFormat is that of a Backup made by this version.
 const BackupFormat = 1
 
-// Backup answers GET /v1/backup: what is needed to set up a new controller. It
-// has no secrets.
+// Backup answers GET /v1/backup: what is needed to set up a new controller. Its
+// configuration has the hash of the console's password, if there is one.
 type Backup struct {
 	Format      int          `json:"format" strict:"required"`
 	Enclosure   string       `json:"enclosure" strict:"required"`

@@ -24,3 +24,9 @@ func tellConsole(c *config.Config) error {
 	}
 	return os.Rename(tmp, file)
 }
+
+// consoleTold says that an agent has done that since power-up.
+func consoleTold(runDir string) bool {
+	_, err := os.Lstat(filepath.Join(runDir, config.ConsoleFileName))
+	return err == nil
+}

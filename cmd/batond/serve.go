@@ -177,7 +177,10 @@ func (a *agent) run(ctx context.Context, ready func()) (end ending) {
 		endServing()
 	}, a.log)
 	k.tellConsole = tellConsole
-	k.lockConsole(f.config)
+	// Where it is not known what is configured, a lock of before stays.
+	if known := f.frozen == nil && !f.unsure; known || !consoleTold(k.running.RunDir) {
+		k.lockConsole(f.config)
+	}
 	a.uplink.tellTo(enc.Note)
 	a.uplink.start(ctx, f.config.Network, f.unsure)
 	l, err := a.listen(f.config.Socket)
