@@ -157,7 +157,7 @@ func (c *session) do(ctx context.Context, text string) (end bool) {
 // complain says what was wrong with a line.
 func (c *session) complain(what, next string) { c.t.complain(what, "next", next) }
 
-// verb runs a command of the table, as 'baton WORDS' would. An interrupt ends
+// verb runs a command of the table, as it would run beside a shell's prompt. An interrupt ends
 // it, and not the console.
 func (c *session) verb(ctx context.Context, words []string) {
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt)

@@ -17,12 +17,8 @@ func (c *session) complete(line string, pos int, show func(string)) (string, int
 	if pos != len(line) {
 		return line, pos, true // in the middle of a line nothing is guessed
 	}
-	head, last := line, ""
-	if i := strings.LastIndexByte(line, ' '); i >= 0 {
-		head, last = line[:i+1], line[i+1:]
-	} else {
-		head, last = "", line
-	}
+	cut := strings.LastIndexByte(line, ' ') + 1
+	head, last := line[:cut], line[cut:]
 	words := strings.Fields(head)
 	if len(words) > 0 && words[0] == "baton" {
 		words = words[1:]

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"syscall"
@@ -61,7 +62,6 @@ func TestConsole(t *testing.T) {
 		{"over the hills" + enter, prompt},
 		{"report -o report.txt" + enter, prompt},
 		{"report --verify report.txt" + enter, prompt},
-		{"log -n 4" + enter, prompt},
 	} {
 		s.send(step.keys)
 		s.expect(step.expect)
@@ -105,11 +105,14 @@ func TestConsole(t *testing.T) {
 		}
 		return
 	}
-	if ok, far := matches(words(was), words(shown)); !ok {
-		want := words(was)
+	want := words(amounts.ReplaceAllString(was, "N $2"))
+	if ok, far := matches(want, words(amounts.ReplaceAllString(shown, "N $2"))); !ok {
 		t.Errorf("docs/console.md shows something else (go test ./test/docs -run TestConsole -update); at %q; it is\n%s", strings.Join(want[max(0, far-5):min(len(want), far+6)], " "), shown)
 	}
 }
+
+// amounts depend on what the run before has left in logs and store.
+var amounts = regexp.MustCompile(`\b(\d+) (bytes|lines|records|free|pages free|page writes|of 512 pages)\b`)
 
 // seat is a terminal of 24 lines and 80 columns, and who sits at it.
 type seat struct {
