@@ -1,6 +1,7 @@
 package enclosure
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -64,10 +65,19 @@ func (e *Enclosure) Check(ctx context.Context) []CheckLine {
 	return append(append(lines, e.checkVLANs(ctx)...), e.checkHosts()...)
 }
 
-// checker is of a Switch that can say more than who is where.
-type checker interface {
-	Check(ctx context.Context) []CheckLine
-}
+// What a Switch may be able to tell of a port, by looking alone.
+type (
+	// members says of which VLANs it is a member.
+	members interface {
+		Membership(ctx context.Context, port string) ([]uint16, error)
+	}
+	// reasons says why it could not be a member of a group's VLAN, 0 = of none,
+	// and what was last read of it.
+	reasons interface {
+		Check(ctx context.Context, port string, group uint16) error
+		Last(port string) string
+	}
+)
 
 // checkPoller tells whether the loop that looks at engines runs.
 func (e *Enclosure) checkPoller() CheckLine {
@@ -124,7 +134,7 @@ func (e *Enclosure) checkStore(ctx context.Context) []CheckLine {
 	for range e.store.All("") {
 		records++
 	}
-	l.Text = fmt.Sprintf("%s, %d records in %d of %d pages, %d free", orFile(sc.Part), records, st.Live, st.Pages, st.Free)
+	l.Text = fmt.Sprintf("%s, %d records in %d of %d pages, %d free", cmp.Or(sc.Part, "a file or section"), records, st.Live, st.Pages, st.Free)
 	wear := 0.0
 	if p, ok := nvm.Parts[sc.Part]; ok && p.Endurance > 0 {
 		wear = 100 * float64(st.Hottest) / float64(p.Endurance)
@@ -143,13 +153,6 @@ func (e *Enclosure) checkStore(ctx context.Context) []CheckLine {
 		l.Level, l.Next = CheckWarn, "a store with more pages; only moves and fences are written now"
 	}
 	return []CheckLine{l}
-}
-
-func orFile(part string) string {
-	if part == "" {
-		return "a file or section"
-	}
-	return part
 }
 
 // checkSlot looks at engine and chip of a slot. dead is why its bus is not asked
@@ -315,36 +318,47 @@ func (e *Enclosure) checkChip(ctx context.Context, s *slot, l *CheckLine) error 
 
 // checkVLANs compares the ports' membership with what the records ask for.
 func (e *Enclosure) checkVLANs(ctx context.Context) (lines []CheckLine) {
-	if m, ok := e.cfg.Switch.(checker); ok {
-		lines = m.Check(ctx)
-	}
 	for _, s := range e.slots {
-		if s.cfg.Port == "" || ctx.Err() != nil {
-			continue
+		if s.cfg.Port != "" && ctx.Err() == nil {
+			lines = append(lines, e.checkPort(ctx, s))
 		}
-		l := CheckLine{Area: "vlan", Subject: s.cfg.Name, Level: CheckOK}
-		if e.cfg.Switch == nil {
-			l.Level, l.Text, l.Next = CheckWarn, "port "+s.cfg.Port+" is configured, and no switch is: its VLANs are not set", "docs/configuration.md"
-			lines = append(lines, l)
-			continue
-		}
-		have, err := e.cfg.Switch.Membership(ctx, s.cfg.Port)
-		var want []uint16
-		if w := e.desire(s); w.Link {
-			want = []uint16{w.Block.Group}
-		}
-		switch {
-		case err != nil:
-			l.Level, l.Text, l.Next = CheckFail, fmt.Sprintf("port %s: %v", s.cfg.Port, err), "is the port there, and the bridge?"
-		case !slices.Equal(have, want) && !e.busy(s):
-			l.Level, l.Text = CheckFail, fmt.Sprintf("port %s is member of %s, and should be of %s", s.cfg.Port, groupList(have), groupList(want))
-			l.Next = "it is put right by itself within a minute; if not, baton log " + s.cfg.Name
-		default:
-			l.Text = fmt.Sprintf("port %s is member of %s", s.cfg.Port, groupList(have))
-		}
-		lines = append(lines, l)
 	}
 	return lines
+}
+
+func (e *Enclosure) checkPort(ctx context.Context, s *slot) CheckLine {
+	port := "port " + s.cfg.Port
+	l := CheckLine{Area: "vlan", Subject: s.cfg.Name, Level: CheckOK}
+	if e.cfg.Switch == nil {
+		l.Level, l.Text, l.Next = CheckWarn, port+" is configured, and no switch is: its VLANs are not set", "docs/configuration.md"
+		return l
+	}
+	group := uint16(0)
+	if w := e.desire(s); w.Link {
+		group = w.Block.Group
+	}
+	var err error
+	if r, ok := e.cfg.Switch.(reasons); ok {
+		if err = r.Check(ctx, s.cfg.Port, group); err == nil {
+			l.Text = port + ": " + cmp.Or(r.Last(s.cfg.Port), "nothing stands in the way of what it should be")
+		}
+	} else if m, ok := e.cfg.Switch.(members); ok {
+		var have, want []uint16
+		if group != 0 {
+			want = []uint16{group}
+		}
+		if have, err = m.Membership(ctx, s.cfg.Port); err == nil {
+			l.Text = fmt.Sprintf("%s is member of %s", port, groupList(have))
+			if !slices.Equal(have, want) && !e.busy(s) {
+				l.Level, l.Text = CheckFail, fmt.Sprintf("%s, and should be of %s", l.Text, groupList(want))
+				l.Next = "it is put right by itself within a minute; if not, baton log " + s.cfg.Name
+			}
+		}
+	}
+	if err != nil {
+		l.Level, l.Text, l.Next = CheckFail, fmt.Sprintf("%s: %v", port, err), "is the port there, and the bridge?"
+	}
+	return l
 }
 
 func (e *Enclosure) busy(s *slot) bool {

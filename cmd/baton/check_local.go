@@ -160,6 +160,7 @@ type initSays struct {
 		PID      int     `json:"pid"`
 		Restarts int     `json:"restarts"`
 		Health   string  `json:"health"`
+		Text     string  `json:"text"`
 		SinceS   float64 `json:"since_s"`
 	} `json:"agent"`
 	Watchdog struct {
@@ -195,9 +196,12 @@ func (l local) init() (lines []mgmt.CheckLine) {
 		return []mgmt.CheckLine{line("init", "state", mgmt.CheckWarn, fmt.Sprintf("%s can not be read: %v", initState, err), "look at "+initLog)}
 	}
 	since := age(int64(s.Agent.SinceS * 1000))
+	said := strings.TrimSpace(s.Agent.Health + " " + s.Agent.Text)
 	switch health, _, _ := strings.Cut(s.Agent.Health, " "); {
+	case health == "starting":
+		lines = append(lines, line("init", "agent", mgmt.CheckWarn, fmt.Sprintf("starting for %s, %s", since, count(s.Agent.Restarts, "restart")), "wait a minute; then look at "+agentLog))
 	case health != "ok":
-		lines = append(lines, line("init", "agent", mgmt.CheckFail, fmt.Sprintf("its health is %q for %s, %s", orDash(s.Agent.Health), since, count(s.Agent.Restarts, "restart")), "look at "+agentLog+"; the watchdog bites if it stays so"))
+		lines = append(lines, line("init", "agent", mgmt.CheckFail, fmt.Sprintf("its health is %q for %s, %s", orDash(said), since, count(s.Agent.Restarts, "restart")), "look at "+agentLog+"; the watchdog bites if it stays so"))
 	case s.Agent.Restarts > 0:
 		lines = append(lines, line("init", "agent", mgmt.CheckWarn, fmt.Sprintf("healthy for %s, after %s", since, count(s.Agent.Restarts, "restart")), "why it ended is in "+agentLog))
 	default:

@@ -82,8 +82,12 @@ func (c *check) checkConfig() (out []enclosure.CheckLine) {
 		l.Level, l.Text, l.Next = enclosure.CheckWarn, "there are no hosts in it, so no slot can be given to anybody", "baton config apply FILE"
 	}
 	out = append(out, l)
-	for _, n := range k.notes {
-		out = append(out, enclosure.CheckLine{Area: "config", Subject: "note", Level: enclosure.CheckWarn, Text: n})
+	// What is not told above, or with the network.
+	told := append(k.uplink.warnings(), "")
+	for _, w := range k.Warnings() {
+		if !slices.Contains(told, w) && !strings.HasPrefix(w, "configuration ") && !strings.HasPrefix(w, "there are no hosts") {
+			out = append(out, enclosure.CheckLine{Area: "config", Subject: "note", Level: enclosure.CheckWarn, Text: w, Next: "baton config show"})
+		}
 	}
 	return out
 }
