@@ -198,6 +198,8 @@ func (l local) init() (lines []mgmt.CheckLine) {
 	since := age(int64(s.Agent.SinceS * 1000))
 	said := strings.TrimSpace(s.Agent.Health + " " + s.Agent.Text)
 	switch health, _, _ := strings.Cut(s.Agent.Health, " "); {
+	case health == "ok,": // it is well, but for what follows
+		lines = append(lines, line("init", "agent", mgmt.CheckWarn, fmt.Sprintf("%s, for %s", said, since), "baton nvm check"))
 	case health == "starting":
 		lines = append(lines, line("init", "agent", mgmt.CheckWarn, fmt.Sprintf("starting for %s, %s", since, count(s.Agent.Restarts, "restart")), "wait a minute; then look at "+agentLog))
 	case health != "ok":
@@ -225,10 +227,10 @@ func (l local) init() (lines []mgmt.CheckLine) {
 	case i.Bank == "":
 	case i.Trial:
 		lines = append(lines, line("image", "bank "+i.Bank, mgmt.CheckWarn, "on trial: the one before comes back unless the agent is healthy", "wait; then baton image status"))
-	case i.Outcome != "" && !strings.HasPrefix(i.Outcome, "ok") && !strings.HasPrefix(i.Outcome, "confirmed"):
+	case i.Outcome != "" && !strings.HasSuffix(i.Outcome, "tried and confirmed"):
 		lines = append(lines, line("image", "bank "+i.Bank, mgmt.CheckWarn, "the last update: "+i.Outcome, "baton image status"))
 	default:
-		lines = append(lines, line("image", "bank "+i.Bank, mgmt.CheckOK, strings.TrimSpace("runs "+i.Outcome), ""))
+		lines = append(lines, line("image", "bank "+i.Bank, mgmt.CheckOK, "runs", ""))
 	}
 	if len(s.ModulesFailed) > 0 {
 		lines = append(lines, line("kernel", "modules", mgmt.CheckFail, "not loaded: "+strings.Join(s.ModulesFailed, " "), "look at "+initLog+"; what needs them does not work"))
