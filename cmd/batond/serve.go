@@ -202,6 +202,11 @@ func (a *agent) run(ctx context.Context, ready func()) (end ending) {
 		}
 		endServing()
 	}, a.log)
+	k.tellConsole = tellConsole
+	// Where it is not known what is configured, a lock of before stays.
+	if known := f.frozen == nil && !f.unsure; known || !consoleTold(k.running.RunDir) {
+		k.lockConsole(f.config)
+	}
 	// The poller goes on while the server lets operations end; whichever ends
 	// by itself ends the other. Slots do not wait for the network.
 	polling, endPolling := context.WithCancel(context.WithoutCancel(ctx))
@@ -235,7 +240,8 @@ func (a *agent) run(ctx context.Context, ready func()) (end ending) {
 	if err != nil {
 		return failedWith(errors.Join(err, endRun()))
 	}
-	srv := server.New(enc, server.Options{Agent: mgmt.Version, Keeper: k, AdminUID: uint32(os.Geteuid()), Log: a.log})
+	look := &check{hw: hw, config: f.config, keeper: k, socket: f.config.Socket, sysfs: "/sys", now: time.Now}
+	srv := server.New(enc, server.Options{Agent: mgmt.Version, Keeper: k, AdminUID: uint32(os.Geteuid()), Check: look.lines, Log: a.log})
 	a.now(&session{enc, k})
 	defer a.now(nil)
 	looking.Go(func() { a.uplink.look(polling) })

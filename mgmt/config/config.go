@@ -25,6 +25,7 @@ type Config struct {
 	Hosts     []Host            `json:"hosts"` // none: a board's seed, which knows its slots only
 	VMs       []VM              `json:"vms"`
 	Network   *Network          `json:"network"` // the controller's own; nil = not ours to set
+	Console   *Console          `json:"console"` // how the serial console is locked; nil = not
 
 	doc  *strict.Doc
 	size int // bytes of the text, packed
@@ -166,6 +167,9 @@ func (c *Config) defaults() {
 		if s.Reload != nil && s.Reload.Pulse == 0 {
 			s.Reload.Pulse = Duration(DefaultPulse)
 		}
+	}
+	if c.Console != nil && c.Console.LockAfter == 0 {
+		c.Console.LockAfter = Idle(DefaultLockAfter)
 	}
 	for i := range c.VMs {
 		if c.VMs[i].Policy == "" {

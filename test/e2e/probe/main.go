@@ -9,6 +9,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -101,7 +102,7 @@ func slowly(c net.Conn, end time.Time) {
 	}
 	for time.Now().Before(end) {
 		_ = c.SetReadDeadline(time.Now().Add(500 * time.Millisecond))
-		if n, err := c.Read(make([]byte, 1000)); n > 0 || err == io.EOF {
+		if n, err := c.Read(make([]byte, 1000)); n > 0 || errors.Is(err, io.EOF) {
 			return
 		}
 		if _, err := c.Write([]byte(" ")); err != nil {
