@@ -216,7 +216,7 @@ type Event struct {
 	Seq    uint64
 	Uptime time.Duration // monotonic, since the agent started
 	Wall   time.Time     // may be wrong: a BMC starts in 1970
-	Kind   string        // move, step, linked, attach, arm, ack, alive, release, fence, unfence, void, recovery, blocked, refused, fault, store, adopt, power, reset, locate, resolve, drain, config, repair, restore
+	Kind   string        // move, step, linked, attach, arm, ack, alive, release, fence, unfence, void, recovery, blocked, refused, fault, store, adopt, power, reset, locate, resolve, drain, config, repair, restore, console
 	Slot   string
 	Host   string
 	VM     string

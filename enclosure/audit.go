@@ -52,6 +52,7 @@ var audited = map[string]keeping{
 	"move": keepEach, "release": keepEach, "fence": keepEach, "unfence": keepEach, "void": keepEach,
 	"adopt": keepEach, "power": keepEach, "reset": keepEach, "resolve": keepEach, "drain": keepEach,
 	"config": keepEach, "repair": keepEach, "restore": keepEach,
+	"console":  keepRepeats, // whoever has the password may lock and unlock all day
 	"recovery": keepRepeats, "blocked": keepRepeats, "fault": keepRepeats, "store": keepRepeats, "vlan": keepRepeats,
 	"refused": keepRefusals,
 }

@@ -46,15 +46,17 @@ func (e *Enclosure) countMove(state MoveState) {
 	e.mu.Unlock()
 }
 
-// countedBus counts the transfers of a slot's engine that failed, also those
+// countedBus notes when a transfer of a slot's engine ended, and counts the transfers of a slot's engine that failed, also those
 // that were tried again and then went well.
 type countedBus struct {
 	i2c.Bus
 	failed *atomic.Uint64
+	ended  *mark
 }
 
 func (b countedBus) Tx(addr uint16, w, r []byte) error {
 	err := b.Bus.Tx(addr, w, r)
+	b.ended.set()
 	if err != nil {
 		b.failed.Add(1)
 	}

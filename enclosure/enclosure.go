@@ -29,6 +29,7 @@ type Enclosure struct {
 	slots   []*slot
 	roster  atomic.Pointer[roster]
 	memory  *Memory
+	loops   atomic.Pointer[[]*loop] // of Run
 
 	mu        sync.Mutex // never held while anything is waited for
 	refitting bool       // hosts, VMs or slots are being configured anew
@@ -91,6 +92,7 @@ func Open(ctx context.Context, cfg Config, opt Options) (*Enclosure, error) {
 		e.slots = append(e.slots, newSlot(i, c))
 	}
 	e.roster.Store(&roster{cfg.Hosts, cfg.VMs})
+	e.loops.Store(&[]*loop{})
 	m := opt.Memory
 	if m == nil {
 		m = newMemory(cfg.Store, opt)

@@ -391,7 +391,7 @@ func (e *Enclosure) fenceSignal(host string) <-chan struct{} {
 }
 
 // retryFences goes on with cuts that are not confirmed.
-func (e *Enclosure) retryFences(ctx context.Context) {
+func (e *Enclosure) retryFences(ctx context.Context, l *loop) {
 	for _, h := range e.roster.Load().hosts {
 		e.mu.Lock()
 		slots := e.pending[h.Name]
@@ -400,7 +400,12 @@ func (e *Enclosure) retryFences(ctx context.Context) {
 			continue
 		}
 		short, cancel := context.WithTimeout(ctx, lockWait)
+		l.turn()
 		if err := e.acquire(short, "fence "+h.Name, true, slots...); err == nil {
+			for _, s := range slots {
+				s.leader.Store(slots[0])
+			}
+			l.on(slots[0])
 			theirs := e.notWithOthers(h, slots)
 			if open, p := e.cutFrom(ctx, h, theirs); open == nil && len(theirs) > 0 {
 				e.settleEach(ctx, p, theirs)

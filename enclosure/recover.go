@@ -269,7 +269,7 @@ func (e *Enclosure) erased(ctx context.Context, s *slot) bool {
 	p := make([]byte, 512)
 	for off := int64(0); off < g.Size; off += int64(len(p)) {
 		p = p[:min(int64(cap(p)), g.Size-off)]
-		if s.cfg.Medium.ReadAt(ctx, p, off) != nil {
+		if s.page(s.cfg.Medium.ReadAt(ctx, p, off)) != nil {
 			return false
 		}
 		for i, b := range p {

@@ -29,9 +29,15 @@ func (e *Enclosure) Run(ctx context.Context) error {
 	defer pollers.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	for _, slots := range e.byBus() {
-		pollers.Go(func() { e.pollAll(ctx, slots) })
+	own := newLoop("watch over store, fences and blocked sets")
+	loops := []*loop{own}
+	for bus, slots := range e.byBus() {
+		l := newLoop("poller of bus " + bus)
+		loops = append(loops, l)
+		pollers.Go(func() { e.pollAll(ctx, l, slots) })
 	}
+	e.loops.Store(&loops)
+	defer e.loops.Store(&[]*loop{})
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
 	for {
@@ -40,6 +46,7 @@ func (e *Enclosure) Run(ctx context.Context) error {
 			return ctx.Err()
 		case <-tick.C:
 		}
+		own.turn()
 		e.tellRepeats(false)
 		problem := e.storeProblem()
 		if problem != nil && e.store != nil && !e.memory.frozen {
@@ -48,9 +55,11 @@ func (e *Enclosure) Run(ctx context.Context) error {
 		if problem != nil {
 			continue
 		}
-		e.retryFences(ctx)
-		e.retryBlockages(ctx)
+		e.retryFences(ctx, own)
+		e.retryBlockages(ctx, own)
+		own.turn()
 		e.tendAudit(ctx)
+		own.turn()
 		if e.idle() {
 			if err := e.store.Tend(ctx); err != nil && ctx.Err() == nil {
 				e.emit(Event{Kind: "store", Text: fmt.Sprintf("tending the store: %v", err)})
@@ -69,7 +78,7 @@ func (e *Enclosure) byBus() map[string][]*slot {
 }
 
 // pollAll polls the slots of one bus until ctx ends.
-func (e *Enclosure) pollAll(ctx context.Context, slots []*slot) {
+func (e *Enclosure) pollAll(ctx context.Context, l *loop, slots []*slot) {
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
 	for {
@@ -79,11 +88,13 @@ func (e *Enclosure) pollAll(ctx context.Context, slots []*slot) {
 		case <-tick.C:
 		}
 		for _, s := range slots {
+			l.on(s)
 			// Without a store nobody knows how a slot should be.
 			if ctx.Err() == nil && e.storeProblem() == nil {
 				e.poll(ctx, s)
 			}
 		}
+		l.turn()
 	}
 }
 
@@ -269,6 +280,7 @@ func (e *Enclosure) withOthers(s *slot) (set []*slot, done func()) {
 			done()
 			return nil, nil
 		}
+		o.leader.Store(s)
 		set = append(set, o)
 	}
 	return set, done
@@ -377,8 +389,9 @@ func (e *Enclosure) allLinked(m *Move) bool {
 	return true
 }
 
-func (e *Enclosure) retryBlockages(ctx context.Context) {
+func (e *Enclosure) retryBlockages(ctx context.Context, l *loop) {
 	for _, s := range e.slots {
+		l.on(s)
 		e.mu.Lock()
 		b := s.blocked
 		due := b != nil && b.slots[0] == s && !time.Now().Before(b.next)
@@ -395,6 +408,7 @@ func (e *Enclosure) retryBlockages(ctx context.Context) {
 			if !e.lockWithin(o, 50*time.Millisecond) { // a poller has it for a moment
 				break
 			}
+			o.leader.Store(s)
 			held = append(held, o)
 		}
 		e.mu.Lock()

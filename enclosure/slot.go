@@ -43,23 +43,26 @@ type slot struct {
 	pageErr   error  // why block is nil
 	cut       string // "confirmed", "unconfirmed", ""
 	blocked   *blockage
-	leaseEnd  time.Time     // of an arming
-	stale     bool          // page, shown flag and guard have not followed the records yet
-	late      bool          // its policy has changed, and the engine has not followed
-	portLate  bool          // the switch could not be read when its port's VLAN was to be looked at
-	loading   bool          // the engine may be reading its chip
-	busErrors atomic.Uint64 // transfers that failed
-	refusedAt time.Time     // when a look at it refused a request; zero = the last did not
-	bound     uint16        // group that an operation under way brings the slot to; 0 = none
-	left      bool          // that operation has cut the slot from where it was
+	leaseEnd  time.Time            // of an arming
+	stale     bool                 // page, shown flag and guard have not followed the records yet
+	late      bool                 // its policy has changed, and the engine has not followed
+	portLate  bool                 // the switch could not be read when its port's VLAN was to be looked at
+	loading   bool                 // the engine may be reading its chip
+	busErrors atomic.Uint64        // transfers that failed
+	touched   mark                 // when the last access to engine or chip ended
+	leader    atomic.Pointer[slot] // a loop has it for what it does with that slot
+	refusedAt time.Time            // when a look at it refused a request; zero = the last did not
+	bound     uint16               // group that an operation under way brings the slot to; 0 = none
+	left      bool                 // that operation has cut the slot from where it was
 }
 
 func newSlot(i int, c SlotConfig) *slot {
 	s := &slot{cfg: c, index: i, lock: make(chan struct{}, 1)}
+	s.touched.begin()
 	s.st = plan.Slot{Index: i, Caps: c.Profile.Caps}
 	bus := c.Bus
 	if bus != nil {
-		bus = countedBus{bus, &s.busErrors}
+		bus = countedBus{bus, &s.busErrors, &s.touched}
 	}
 	s.engine = ee.New(bus, c.Addr, c.Profile, c.Reload)
 	return s
@@ -142,6 +145,7 @@ const lockPoll = 50 * time.Millisecond
 
 func (e *Enclosure) release(slots ...*slot) {
 	for _, s := range slots {
+		s.leader.Store(nil)
 		e.nowHeld(s, "")
 		<-s.lock
 	}
@@ -186,8 +190,9 @@ func (e *Enclosure) observe(ctx context.Context, s *slot) (ee.Observation, error
 	return o, err
 }
 
-// page counts an access to the slot's chip that failed.
+// page counts an access to the slot's chip that failed, and notes that one ended.
 func (s *slot) page(err error) error {
+	s.touched.set()
 	if err != nil {
 		s.busErrors.Add(1)
 	}

@@ -8,8 +8,8 @@ image: ## build kernel, device tree, root file system and FIT image of BOARD int
 images: ## build the images of all boards
 	for b in $(notdir $(patsubst %/,%,$(dir $(wildcard images/boards/*/board.json)))); do $(GO) run ./images/mkimage -board $$b || exit 1; done
 
-run-board: image ## boot BOARD under QEMU on this terminal (Ctrl-A X ends it)
-	$(GO) run ./images/runboard -board $(BOARD)
+run-board: image ## boot BOARD under QEMU on this terminal (Ctrl-A X ends it); FLASH=1: from its flash
+	$(GO) run ./images/runboard -board $(BOARD) $(if $(FLASH),-flash)
 
 e2e: images ## boot the boards, move, cut the power in the middle of 5 moves
 	$(GO) test -tags e2e -count=1 -v -timeout 20m ./test/e2e/...

@@ -236,6 +236,17 @@ func (c *Client) DumpNVM(ctx context.Context, of string) (NVMDump, error) {
 	return get[NVMDump](ctx, c, "/v1/nvm/dump?of="+url.QueryEscape(of))
 }
 
+// Check has everything looked at that can be without changing it. It may take
+// half a minute where a bus does not answer.
+func (c *Client) Check(ctx context.Context) (Check, error) {
+	return post[Check](ctx, c, "/v1/check", nil)
+}
+
+// NoteConsole tells what happened at the serial console.
+func (c *Client) NoteConsole(ctx context.Context, what string) error {
+	return c.do(ctx, http.MethodPost, "/v1/console", ConsoleNote{What: what}, nil)
+}
+
 // Audit reads the records that the store keeps.
 func (c *Client) Audit(ctx context.Context) (Audit, error) {
 	return get[Audit](ctx, c, "/v1/audit")

@@ -35,11 +35,11 @@ var freeze = flag.Bool("freeze", false, "write those files of testdata/v1 that a
 var (
 	requests = []any{
 		MoveRequest{}, AttachRequest{}, ArmRequest{}, DisarmRequest{}, AckRequest{}, AliveRequest{}, ReleaseRequest{}, UnfenceRequest{}, DrainRequest{},
-		AdoptRequest{}, LocateRequest{}, PowerRequest{}, ResetRequest{}, ResolveRequest{}, ConfigRequest{}, RestoreRequest{}, RepairRequest{},
+		AdoptRequest{}, LocateRequest{}, PowerRequest{}, ResetRequest{}, ResolveRequest{}, ConfigRequest{}, RestoreRequest{}, RepairRequest{}, ConsoleNote{},
 	}
 	answers = []any{
 		Enclosure{}, Slots{}, Slot{}, Verdict{}, Hosts{}, Host{}, Moves{}, Move{}, Attached{}, Arming{}, Fenced{}, Events{}, Event{}, Audit{}, Drained{},
-		Adoption{}, Config{}, ConfigApplied{}, Backup{}, Restored{}, NVMReport{}, NVMDump{}, Problem{},
+		Adoption{}, Config{}, ConfigApplied{}, Backup{}, Restored{}, NVMReport{}, NVMDump{}, Check{}, Problem{},
 	}
 )
 

@@ -258,6 +258,12 @@ type Event struct {
 // events that are lost: the agent restarted or they are too long ago.
 const KindGap = "gap"
 
+// EventKinds are the kinds of events there are, beside KindGap.
+var EventKinds = []string{
+	"ack", "adopt", "arm", "attach", "blocked", "config", "console", "drain", "fault", "fence", "link", "linked", "locate",
+	"move", "power", "recovery", "refused", "release", "repair", "reset", "resolve", "restore", "step", "store", "unfence", "void",
+}
+
 // Seen is what a host has read of a slot, in one word that people and scripts
 // can pass on: "9f3c2a10-17/5/0x1c2d3e4f/0x89ab12cd" is generation, reset
 // count, power epoch and identity.
@@ -423,8 +429,8 @@ type ConfigApplied struct {
 // BackupFormat is that of a Backup made by this version.
 const BackupFormat = 1
 
-// Backup answers GET /v1/backup: what is needed to set up a new controller. It
-// has no secrets.
+// Backup answers GET /v1/backup: what is needed to set up a new controller. Its
+// configuration has the hash of the console's password, if there is one.
 type Backup struct {
 	Format      int          `json:"format" strict:"required"`
 	Enclosure   string       `json:"enclosure" strict:"required"`
@@ -495,4 +501,39 @@ type NVMDump struct {
 	Part   string `json:"part"` // "24c256 at bus0/0x57"
 	Offset int64  `json:"offset"`
 	Image  []byte `json:"image"` // base64
+}
+
+// Levels of a CheckLine.
+const (
+	CheckOK   = "ok"
+	CheckWarn = "warn" // somebody should look at it
+	CheckFail = "fail" // something does not work
+)
+
+// Check answers POST /v1/check: how all is that can be looked at without
+// changing it.
+type Check struct {
+	Lines []CheckLine `json:"lines"`
+}
+
+// CheckLine is one thing that was looked at.
+type CheckLine struct {
+	Area    string `json:"area"`    // agent, bus, store, engine, chip, vlan, host, ...
+	Subject string `json:"subject"` // which: a bus, a slot, a file
+	Level   string `json:"level"`   // ok, warn, fail
+	Text    string `json:"text"`
+	Next    string `json:"next,omitempty"` // what to do
+}
+
+// What a ConsoleNote may say.
+const (
+	ConsoleUnlocked = "unlocked"
+	ConsoleLocked   = "locked"         // by idle time, or by hand
+	ConsoleRefused  = "wrong-password" // was typed
+)
+
+// ConsoleNote is the body of POST /v1/console: something that happened at the
+// serial console, for the events and the audit.
+type ConsoleNote struct {
+	What string `json:"what" strict:"required"`
 }

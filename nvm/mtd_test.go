@@ -43,7 +43,17 @@ func (k *kernel) WriteAt(p []byte, off int64) (int, error) {
 	if k.locked {
 		return 0, syscall.EROFS
 	}
-	return len(p), k.Program(bg, p, off)
+	n := 0
+	for n < len(p) {
+		// spi_nor_write in drivers/mtd/spi-nor/core.c
+		at := off + int64(n)
+		page := p[n:min(len(p), n+256-int(at%256))]
+		if err := k.Program(bg, page, at); err != nil {
+			return n, err
+		}
+		n += len(page)
+	}
+	return n, nil
 }
 
 func (k *kernel) Erase(off, n int64) error {
@@ -148,6 +158,32 @@ func TestMTD(t *testing.T) {
 	}
 	if err := m.ReadAt(bg, p, 0); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("ReadAt after Close = %v; want ErrClosed", err)
+	}
+}
+
+func TestMTDWrite(t *testing.T) {
+	k := newKernel(16*4096, 4096)
+	m := openKernel(t, k)
+	long := make([]byte, 40000)
+	for i := range long {
+		long[i] = byte(i * 7)
+	}
+	want := append(append(bytes.Repeat([]byte{0xff}, 100), long...), bytes.Repeat([]byte{0xff}, 16*4096-40100)...)
+	if err := m.Write(bg, long, 100); err != nil || !bytes.Equal(k.Image(), want) {
+		t.Errorf("Write = %v", err)
+	}
+	for _, off := range []int64{-1, 16*4096 - 39999} {
+		if err := m.Write(bg, long, off); !errors.Is(err, nvm.ErrRange) {
+			t.Errorf("Write at %d = %v; want ErrRange", off, err)
+		}
+	}
+	if !bytes.Equal(k.Image(), want) {
+		t.Error("a write out of range has written")
+	}
+	no := errors.New("no")
+	k.ProgramHook = func(int) error { return no }
+	if err := m.Write(bg, long[:10], 0); !errors.Is(err, no) {
+		t.Errorf("Write = %v; want the driver's error", err)
 	}
 }
 

@@ -122,6 +122,14 @@ nothing: who has which slot is read from the slots.`,
 				t.next("baton restore " + args[0])
 				return nil
 			}
+			if len(would.Changes) == 0 { // nothing to ask, and nothing to do
+				if t.json {
+					would.DryRun = false
+					return t.printJSON(would)
+				}
+				t.next("baton status")
+				return nil
+			}
 			if err := t.confirm(ctx, *yes, "%s of %s is restored", args[0], b.Enclosure); err != nil {
 				return err
 			}

@@ -35,7 +35,7 @@ var (
 
 func init() {
 	groups = []group{
-		{"Look", []command{statusCommand, watchCommand, logCommand, movesCommand, verdictCommand}},
+		{"Look", []command{statusCommand, checkCommand, watchCommand, logCommand, movesCommand, verdictCommand, reportCommand}},
 		{"Move", []command{moveCommand, fenceCommand, unfenceCommand, drainCommand, attachCommand, releaseCommand}},
 		{"By hand: parts, and what hosts do by themselves", []command{
 			locateCommand, adoptCommand, powerCommand, resetCommand,
@@ -45,8 +45,9 @@ func init() {
 			configShowCommand, configCheckCommand, configSetCommand, configApplyCommand, configConfirmCommand, configRevertCommand,
 			backupCommand, restoreCommand,
 		}},
+		{"The controller's own image", []command{imageStatusCommand, imageInstallCommand, imageRollbackCommand}},
 		{"When all else fails", []command{resolveCommand, nvmCheckCommand, nvmRepairCommand, nvmDumpCommand}},
-		{"This tool", []command{helpCommand, versionCommand}},
+		{"This tool", []command{consoleCommand, consolePasswordCommand, helpCommand, versionCommand}},
 	}
 	for _, g := range groups {
 		commands = append(commands, g.commands...)

@@ -69,7 +69,9 @@ type tool struct {
 	stderr io.Writer
 	live   *live // what is said while something takes long
 	agent  *mgmt.Client
-	verb   string // that was recognised
+	verb   string    // that was recognised
+	person person    // who is asked; nil = whoever is at stdin, if that is a terminal
+	errs   io.Writer // stderr as it was given
 
 	// Flags that every command has.
 	json   bool
@@ -77,11 +79,20 @@ type tool struct {
 }
 
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
+	return newTool(stdin, stdout, stderr).do(ctx, args)
+}
+
+func newTool(stdin io.Reader, stdout, stderr io.Writer) *tool {
 	l := newLive(stderr)
-	t := &tool{stdin: stdin, stdout: ascii{stdout, l}, raw: stdout, stderr: ascii{stderr, l}, live: l, socket: os.Getenv("BATON_SOCKET")}
+	t := &tool{stdin: stdin, stdout: ascii{stdout, l}, raw: stdout, stderr: ascii{stderr, l}, errs: stderr, live: l, socket: os.Getenv("BATON_SOCKET")}
 	if t.socket == "" {
 		t.socket = mgmt.DefaultSocket
 	}
+	return t
+}
+
+// do runs one command, and says why it failed.
+func (t *tool) do(ctx context.Context, args []string) error {
 	err := t.dispatch(ctx, args)
 	if t.agent != nil {
 		t.agent.Close()

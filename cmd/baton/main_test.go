@@ -252,8 +252,8 @@ func TestWidth(t *testing.T) {
 		{"config", "set", "network", `{"interface": "eth0", "address": "10.0.0.5/24"}`, "--yes"}, {"restore", "testdata/backup.json"},
 	}
 	for _, c := range commands {
-		// A configuration is shown as it was written.
-		if !alone[c.name] && c.name != "config show" && c.name != "backup" {
+		// A configuration is shown as it was written, and is in a report.
+		if !alone[c.name] && c.name != "report" && c.name != "config show" && c.name != "backup" {
 			all = append(all, append(strings.Fields(c.name), sensible[c.name]...))
 		}
 	}
@@ -279,7 +279,7 @@ func TestWidth(t *testing.T) {
 			t.Errorf("help %s: %v\n%s", c.name, err, out.String())
 		}
 		for line := range strings.Lines(out.String()) {
-			if len(line) > 81 {
+			if len(strings.TrimSuffix(line, "\n")) > 80 {
 				t.Errorf("help %s: %d columns: %s", c.name, len(line)-1, line)
 			}
 		}

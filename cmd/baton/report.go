@@ -116,8 +116,18 @@ func (t *tool) reportJSON(err error) {
 	_ = t.printJSON(p) // where stdout is gone there is nobody to tell
 }
 
+// person is somebody who can be asked while a command runs.
+type person interface {
+	// ask reads a line after the question; echo says whether it is shown while
+	// it is typed. No answer, an interrupt too, is an error.
+	ask(ctx context.Context, question string, echo bool) (string, error)
+}
+
 // asks tells whether there is a person to ask.
 func (t *tool) asks() bool {
+	if t.person != nil {
+		return true
+	}
 	f, ok := t.stdin.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
 }
@@ -125,6 +135,13 @@ func (t *tool) asks() bool {
 // answer reads a line that a person types after the question. No answer, and
 // an interrupt, is "".
 func (t *tool) answer(ctx context.Context, question string) string {
+	if t.person != nil {
+		s, err := t.person.ask(ctx, string(printable([]byte(wrap(question, 0)))), true)
+		if err != nil {
+			return ""
+		}
+		return strings.TrimSpace(s)
+	}
 	fmt.Fprint(t.stderr, wrap(question, 0))
 	line := make(chan string, 1)
 	go func() {

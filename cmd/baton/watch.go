@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"baton/mgmt"
@@ -34,6 +35,11 @@ line.`,
 				defer cancel()
 			}
 			f := filter{list(*slots), list(*kinds)}
+			for _, k := range f.kinds { // one that is misspelt would be waited for
+				if !slices.Contains(mgmt.EventKinds, k) {
+					return &usageError{fmt.Sprintf("there is no kind of event %q; there are %s", k, strings.Join(mgmt.EventKinds, ", "))}
+				}
+			}
 			for _, s := range f.slots { // a name that is misspelt would be waited for
 				if _, err := t.agent.Slot(ctx, s); err != nil {
 					return err

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -20,7 +19,6 @@ import (
 
 	"baton/ee"
 	"baton/ee/bus"
-	"baton/enclosure"
 	"baton/mgmt/config"
 	"baton/nvm"
 )
@@ -196,43 +194,6 @@ func TestLateBus(t *testing.T) {
 	simulated := &lateBus{name: "unix:/nowhere"}
 	if err := simulated.Tx(0x50, nil, nil); !errors.Is(err, bus.ErrSimulated) {
 		t.Errorf("a simulated bus without leave: %v", err)
-	}
-}
-
-type slowStatus struct {
-	calls int
-	delay time.Duration
-}
-
-func (s *slowStatus) Status(ctx context.Context) enclosure.Status {
-	s.calls++
-	select {
-	case <-time.After(s.delay):
-	case <-ctx.Done():
-	}
-	return enclosure.Status{}
-}
-
-// TestWatchdog is fed at a third of its time while the agent answers, and not
-// while it does not.
-func TestWatchdog(t *testing.T) {
-	for _, tt := range []struct {
-		delay time.Duration
-		want  int
-	}{{0, 31}, {time.Hour, 0}} {
-		synctest.Test(t, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Second+time.Second)
-			defer cancel()
-			fed := 0
-			feed(ctx, &slowStatus{delay: tt.delay}, 10*time.Second/3, func(enclosure.Status) {
-				if ctx.Err() == nil {
-					fed++
-				}
-			})
-			if fed != tt.want {
-				t.Errorf("fed %d times in 101 s with a delay of %v; want %d", fed, tt.delay, tt.want)
-			}
-		})
 	}
 }
 

@@ -1,12 +1,16 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
+	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"baton/ee"
@@ -47,6 +51,131 @@ func openHardware(seed *config.Config, log *slog.Logger) *hardware {
 	}
 	h.config.Store = h.store(seed)
 	return h
+}
+
+// awaitStore waits, no longer than storeWait, until the store's device is there:
+// its driver may be loaded while the agent starts. What is absent then is said
+// in the status, and looked for by awaitMedium.
+func awaitStore(ctx context.Context, c *config.Config, log *slog.Logger) {
+	begin := time.Now()
+	tick := time.NewTicker(storeLook)
+	defer tick.Stop()
+	for said := false; ; said = true {
+		absent := storeAbsent(c)
+		if absent == nil {
+			if said {
+				log.Info("the store's device is there", "waited", time.Since(begin).Round(time.Millisecond))
+			}
+			return
+		}
+		if !said {
+			log.Info("waits for the store's device", "err", absent, "most", storeWait)
+		}
+		if time.Since(begin) >= storeWait {
+			log.Error("the store's device has not come; the agent starts without it", "err", absent)
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// Bounds of the wait for the store's device.
+const (
+	storeWait  = 10 * time.Second
+	storeLook  = 20 * time.Millisecond
+	mediumLook = 5 * time.Second
+)
+
+// storeAbsent is an error where the store's device is one of this machine's
+// and there is none.
+func storeAbsent(c *config.Config) error {
+	path := ""
+	switch s := c.Store; {
+	case s.Bus != "":
+		path = c.Buses[s.Bus]
+	case s.SPI != "":
+		path = s.SPI
+	case s.MTD != "":
+		path = s.MTD
+		if !strings.HasPrefix(path, "/") {
+			_, err := nvm.FindMTD(path)
+			return notThere(err)
+		}
+	case s.Slot != "":
+		if i := slices.IndexFunc(c.Slots, func(sl config.Slot) bool { return sl.Name == s.Slot }); i >= 0 {
+			path = cmp.Or(c.Slots[i].EEPROM.SPI, c.Buses[c.Slots[i].Bus])
+		}
+	}
+	if !strings.HasPrefix(path, "/dev/") {
+		return nil // a socket of the simulator's, or a file, which is made
+	}
+	_, err := os.Stat(path)
+	return notThere(err)
+}
+
+// notThere is err where that may change: a driver may be loaded late.
+func notThere(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// unread tells whether a store could not be used because its medium was not
+// there or did not answer, and not for what is in it or what part it is.
+func unread(err error) bool {
+	if err == nil {
+		return false
+	}
+	for _, known := range []error{nvm.ErrUnformatted, nvm.ErrVersion, nvm.ErrSize, nvm.ErrAddressing, nvm.ErrStore, nvm.ErrWorn} {
+		if errors.Is(err, known) {
+			return false
+		}
+	}
+	return true
+}
+
+// mediumPause is the pause before the medium is asked for in the n-th run in a
+// row that could not read it: one that answers, and can not be read for all
+// that, is not read for ever.
+func mediumPause(n int) time.Duration { return min(mediumLook<<min(n, 6), 5*time.Minute) }
+
+// awaitMedium waits until the store's medium answers, and has the agent start
+// again in place, which reads it.
+func (h *hardware) awaitMedium(ctx context.Context, seed *config.Config, every time.Duration, again func(why string)) {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if h.askMedium(ctx, seed) == nil && ctx.Err() == nil {
+			again("the store's medium answers now")
+			return
+		}
+	}
+}
+
+// askMedium reads a byte of the store's medium.
+func (h *hardware) askMedium(ctx context.Context, seed *config.Config) error {
+	sc := h.config.Store
+	if sc.Medium == nil {
+		anew := &hardware{buses: h.buses, chips: map[string]*nvm.SPI25{}, log: h.log}
+		sc = anew.store(seed)
+		defer func() { _ = anew.close() }() // nothing was written
+	}
+	if sc.Medium == nil {
+		return sc.Problem
+	}
+	ctx, cancel := context.WithTimeout(ctx, mediumLook)
+	defer cancel()
+	return sc.Medium.ReadAt(ctx, make([]byte, 1), 0)
 }
 
 // use opens what else c names, and takes over hosts and VMs.

@@ -41,6 +41,8 @@ type keeper struct {
 	log    *slog.Logger
 	again  func(why string) // ends the run, and another begins
 
+	tellConsole func(*config.Config) error // how it is locked; nil = there is none
+
 	file     string         // the seed, or all there is
 	seed     *config.Config // as read from there
 	seedText []byte         // of now, where it is frozen
@@ -80,6 +82,19 @@ func (k *keeper) set(n kept) {
 	k.kept = n
 	k.mu.Unlock()
 	k.ports.use(n.config)
+	k.lockConsole(n.config)
+}
+
+// lockConsole puts in force how the console is locked.
+func (k *keeper) lockConsole(c *config.Config) {
+	if k.tellConsole == nil {
+		return
+	}
+	told := *c
+	told.RunDir = k.running.RunDir // another one counts from the next start on
+	if err := k.tellConsole(&told); err != nil {
+		k.log.Error("the console is locked as before, if it was", "err", err)
+	}
 }
 
 // inStore tells whether changes are kept in the store, else in the file.
@@ -88,11 +103,15 @@ func (k *keeper) inStore() bool { return k.seed.Store.Config }
 // Config is that of server.Keeper.
 func (k *keeper) Config() mgmt.Config {
 	now := k.now()
-	c := mgmt.Config{Version: now.version, Where: k.file, Text: string(now.text), Trial: k.uplink.wire()}
+	return mgmt.Config{Version: now.version, Where: k.where(), Text: string(now.text), Trial: k.uplink.wire()}
+}
+
+// where changes are kept.
+func (k *keeper) where() string {
 	if k.inStore() {
-		c.Where = "store"
+		return "store"
 	}
-	return c
+	return k.file
 }
 
 // VMs is that of server.Keeper.

@@ -168,7 +168,13 @@ func TestSocketActivation(t *testing.T) {
 			t.Logf("log:\n%s", text)
 		}
 	})
-	b.until("the socket", func() bool { _, err := os.Stat(b.path("sock")); return err == nil })
+	b.until("the socket", func() bool { // there is a file before anybody listens
+		c, err := net.Dial("unix", b.path("sock"))
+		if err == nil {
+			_ = c.Close()
+		}
+		return err == nil
+	})
 	pids := map[uint32]bool{}
 	for run := range 2 {
 		// The agent may not run yet: the request waits in the socket.

@@ -30,9 +30,11 @@ type agent struct {
 	log    *slog.Logger
 	seed   *seed // as last read
 	uplink *uplink
+	health *health
 
 	socket  string
 	door    *door  // nil = not listening yet
+	unread  int    // runs in a row that could not read the store's medium
 	mounted string // the store that was mounted: no power was lost since
 
 	mu      sync.Mutex
@@ -48,7 +50,7 @@ type session struct {
 
 func newAgent(s *seed, log *slog.Logger) *agent {
 	u := newUplink(station.New(filepath.Join(s.config.RunDir, "batond.network")), log)
-	return &agent{log: log, seed: s, uplink: u, changed: make(chan struct{})}
+	return &agent{log: log, seed: s, uplink: u, health: newHealth(), changed: make(chan struct{})}
 }
 
 func (a *agent) close() {
@@ -69,7 +71,8 @@ const (
 // be used does not end it: its status says so.
 func (a *agent) serve(ctx context.Context) error {
 	defer a.uplink.revert("", "the agent stops")
-	notifier := &lateNotifier{a: a}
+	defer a.answerHealth()()
+	notifier := startNotifier(a, a.health.now, a.log)
 	defer notifier.stop()
 	return again(ctx, a.log, func() ending {
 		end := a.run(ctx, notifier.ready)
@@ -78,6 +81,24 @@ func (a *agent) serve(ctx context.Context) error {
 		}
 		return end
 	})
+}
+
+// answerHealth answers on the private channel, where there is one, until the
+// function that it returns is called.
+func (a *agent) answerHealth() (end func()) {
+	c, err := openHealth()
+	if err != nil {
+		a.log.Error("nobody can ask how the agent is", "err", err)
+	}
+	if c == nil {
+		return func() {}
+	}
+	var answering sync.WaitGroup
+	answering.Go(func() { a.health.answer(c) })
+	return func() {
+		_ = c.Close() // what is under way is not waited for
+		answering.Wait()
+	}
 }
 
 // again runs one run after the other, until one ends that no other follows.
@@ -126,6 +147,8 @@ func failedWith(err error) ending { return ending{err: err} }
 // run serves until ctx ends, somebody asks for another run, or the enclosure
 // asks for one. ready is called when it serves.
 func (a *agent) run(ctx context.Context, ready func()) (end ending) {
+	a.health.begin("looks for its buses", len(a.seed.config.Slots))
+	defer func() { a.health.begin("ends a run", len(a.seed.config.Slots)) }()
 	dir, err := openRunDir(a.seed.config)
 	if err != nil {
 		return failedWith(err)
@@ -133,6 +156,7 @@ func (a *agent) run(ctx context.Context, ready func()) (end ending) {
 	defer dir.close()
 	sameBoot := dir.sameBoot || a.mounted == dir.id
 
+	awaitStore(ctx, a.seed.config, a.log)
 	hw := openHardware(a.seed.config, a.log)
 	defer func() {
 		if err := hw.close(); err != nil {
@@ -140,12 +164,14 @@ func (a *agent) run(ctx context.Context, ready func()) (end ending) {
 		}
 	}()
 	opt := enclosure.Options{SameBoot: sameBoot, Log: a.log}
+	a.health.goOn("reads the store", len(a.seed.config.Slots))
 	opt.Memory = enclosure.Mount(ctx, hw.config.Store, opt)
 	if ctx.Err() != nil {
 		return ending{}
 	}
 	f := find(a.seed, opt.Memory)
 	hw.use(f.config)
+	a.health.goOn("looks at the slots, and carries on what was cut short", len(f.config.Slots))
 	enc, err := enclosure.Open(ctx, hw.config, opt)
 	if ctx.Err() != nil {
 		return ending{} // stopped before it was ready; recovery is done again at the next start
@@ -177,25 +203,13 @@ func (a *agent) run(ctx context.Context, ready func()) (end ending) {
 		endServing()
 	}, a.log)
 	k.ports = hw.ports
-	a.uplink.tellTo(enc.Note)
-	a.uplink.start(ctx, f.config.Network, f.unsure)
-	l, err := a.listen(f.config.Socket)
-	if err != nil && a.door != nil {
-		a.log.Error("the socket of before is used", "err", err)
-		k.notes = append(k.notes, fmt.Sprintf("socket: %v; %s is used until the agent's process ends, and the next one would not start: correct 'socket'", err, a.socket))
-		l, err = a.door.open(), nil
+	k.tellConsole = tellConsole
+	// Where it is not known what is configured, a lock of before stays.
+	if known := f.frozen == nil && !f.unsure; known || !consoleTold(k.running.RunDir) {
+		k.lockConsole(f.config)
 	}
-	if err != nil {
-		return failedWith(err)
-	}
-	srv := server.New(enc, server.Options{Agent: mgmt.Version, Keeper: k, AdminUID: uint32(os.Geteuid()), Log: a.log})
-	a.now(&session{enc, k})
-	defer a.now(nil)
-	ready()
-	a.log.Info("ready", "enclosure", f.config.Enclosure, "socket", f.config.Socket, "version", mgmt.Version, "simulated", f.config.Simulated, "same_boot", sameBoot, "configuration", f.version)
-
 	// The poller goes on while the server lets operations end; whichever ends
-	// by itself ends the other.
+	// by itself ends the other. Slots do not wait for the network.
 	polling, endPolling := context.WithCancel(context.WithoutCancel(ctx))
 	defer endPolling()
 	polled := make(chan error, 1)
@@ -204,15 +218,51 @@ func (a *agent) run(ctx context.Context, ready func()) (end ending) {
 		polled <- enc.Run(polling)
 	}()
 	var looking sync.WaitGroup
-	looking.Go(func() { a.uplink.look(polling) })
 	looking.Go(func() { hw.ports.look(polling, enc.Note) })
-	served := srv.Serve(serving, l)
-	endPolling()
-	ran := <-polled
-	looking.Wait()
-	if errors.Is(ran, context.Canceled) {
-		ran = nil
+	endRun := func() error {
+		endPolling()
+		ran := <-polled
+		looking.Wait()
+		if errors.Is(ran, context.Canceled) {
+			return nil
+		}
+		return ran
 	}
+
+	a.uplink.tellTo(enc.Note)
+	a.health.goOn("sets the controller's own network", len(f.config.Slots))
+	a.uplink.start(ctx, f.config.Network, f.unsure)
+	a.uplink.await(serving)
+	l, err := a.listen(f.config.Socket)
+	if err != nil && a.door != nil {
+		a.log.Error("the socket of before is used", "err", err)
+		k.notes = append(k.notes, fmt.Sprintf("socket: %v; %s is used until the agent's process ends, and the next one would not start: correct 'socket'", err, a.socket))
+		l, err = a.door.open(), nil
+	}
+	if err != nil {
+		return failedWith(errors.Join(err, endRun()))
+	}
+	look := &check{hw: hw, config: f.config, keeper: k, socket: f.config.Socket, sysfs: "/sys", now: time.Now}
+	srv := server.New(enc, server.Options{Agent: mgmt.Version, Keeper: k, AdminUID: uint32(os.Geteuid()), Check: look.lines, Log: a.log})
+	a.now(&session{enc, k})
+	defer a.now(nil)
+	looking.Go(func() { a.uplink.look(polling) })
+	if f.frozen == nil && unread(opt.Memory.Problem()) {
+		pause := mediumPause(a.unread)
+		a.unread++
+		looking.Go(func() { hw.awaitMedium(serving, a.seed.config, pause, k.Restart) })
+	} else {
+		a.unread = 0
+	}
+	life := newVitals(enc, func() { _, _ = k.now(), a.uplink.problem() }, a.door, hw.buses)
+	looking.Go(func() { life.watch(polling) })
+	a.health.serving(life)
+	ready()
+	a.log.Info("ready", "enclosure", f.config.Enclosure, "socket", f.config.Socket, "version", mgmt.Version, "simulated", f.config.Simulated, "same_boot", sameBoot, "configuration", f.version)
+
+	served := srv.Serve(serving, l)
+	a.health.begin("ends a run", len(f.config.Slots))
+	ran := endRun()
 	why := ""
 	select {
 	case why = <-asked:
@@ -243,7 +293,7 @@ func (a *agent) listen(socket string) (net.Listener, error) {
 		if a.door != nil {
 			_ = a.door.Close() // its socket goes with it
 		}
-		a.door, a.socket = &door{l}, socket
+		a.door, a.socket = newDoor(l), socket
 	}
 	return a.door.open(), nil
 }
@@ -281,21 +331,6 @@ func (a *agent) Status(ctx context.Context) enclosure.Status {
 		return r.enc.Status(ctx)
 	}
 	return enclosure.Status{}
-}
-
-// lateNotifier is a notifier from the first run that serves on.
-type lateNotifier struct {
-	a    *agent
-	once sync.Once
-	n    *notifier
-}
-
-func (l *lateNotifier) ready() { l.once.Do(func() { l.n = startNotifier(l.a, l.a.log) }) }
-
-func (l *lateNotifier) stop() {
-	if l.n != nil {
-		l.n.stop()
-	}
 }
 
 func wireVMs(c *config.Config) []mgmt.VM {

@@ -23,8 +23,10 @@ type Network interface {
 
 // Bounds of what is done to the controller's own network.
 const (
-	networkTime    = 5 * time.Second // for one change
-	networkRetry   = 5 * time.Second // its interface may come later than the agent
+	networkTime    = 5 * time.Second  // for one change
+	networkRetry   = 5 * time.Second  // its interface may come later than the agent
+	networkWait    = 10 * time.Second // of the socket for that
+	networkLook    = 50 * time.Millisecond
 	defaultConfirm = 2 * time.Minute
 	maxConfirm     = 30 * time.Minute
 	confirmTimeout = 30 * time.Second // for keeping what was confirmed
@@ -75,6 +77,37 @@ func (u *uplink) start(ctx context.Context, n *config.Network, unsure bool) {
 	u.mu.Unlock()
 	if !on && !stays {
 		_ = u.apply(ctx, n) // a warning says it, and look tries again
+	}
+}
+
+// await waits, no longer than networkWait, for a network whose driver is not
+// loaded yet: who finds the agent on its socket finds it in its network too.
+// Anything else that is wrong with a network does not keep the socket closed.
+func (u *uplink) await(ctx context.Context) {
+	begin := time.Now()
+	tick := time.NewTicker(networkLook)
+	defer tick.Stop()
+	for said := false; station.NotYet(u.problem()); said = true {
+		if !said {
+			u.log.Info("the socket waits for the controller's own network", "network", u.wanted().String(), "most", networkWait)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if time.Since(begin) >= networkWait {
+			u.log.Warn("the socket waits no longer for the network, which is tried again", "network", u.wanted().String(), "err", u.problem())
+			return
+		}
+		u.lock <- struct{}{}
+		if station.NotYet(u.problem()) {
+			_ = u.apply(ctx, u.wanted()) // said when it changes
+		}
+		<-u.lock
+	}
+	if n := u.wanted(); n != nil && u.problem() == nil {
+		u.log.Info("the controller's own network is set", "network", n.String(), "waited", time.Since(begin).Round(time.Millisecond))
 	}
 }
 

@@ -42,6 +42,7 @@ type call struct {
 	addr  uint16
 	w, r  []byte
 	speed physic.Frequency // above 0: set it, and no transfer
+	ask   bool             // nothing is done at all
 	done  chan struct{}
 	err   error // valid once done is closed
 }
@@ -87,6 +88,12 @@ func (o *Owned) Tx(addr uint16, w, r []byte) error {
 // SetSpeed sets the clock of the bus, where the bus can.
 func (o *Owned) SetSpeed(f physic.Frequency) error {
 	return Classify("set speed", o.name, 0, o.do(&call{speed: f, done: make(chan struct{})}))
+}
+
+// Ask returns when the owner has come to it, as to a transfer, without one: nil,
+// or why it can not. It takes as long as the transfers that came before.
+func (o *Owned) Ask() error {
+	return Classify("ask", o.name, 0, o.do(&call{ask: true, done: make(chan struct{})}))
 }
 
 // Close waits, no longer than limit, until the transfer under way has come
@@ -144,9 +151,11 @@ func (o *Owned) own() {
 		case <-o.stop:
 			return
 		case c := <-o.calls:
-			if c.speed > 0 {
+			switch {
+			case c.ask:
+			case c.speed > 0:
 				c.err = o.bus.SetSpeed(c.speed)
-			} else {
+			default:
 				c.err = o.bus.Tx(c.addr, c.w, c.r)
 			}
 			o.finish(c)

@@ -80,6 +80,43 @@ func TestOwnedTransfers(t *testing.T) {
 	}
 }
 
+// Ask comes back where the owner does its work, also while the bus is wedged,
+// and transfers nothing.
+func TestOwnedAsk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &chip{takes: 300 * time.Millisecond}
+		o := Own(c, 0)
+		if err := o.Ask(); err != nil || len(c.seen) != 0 {
+			t.Errorf("Ask = %v, and %d transfers", err, len(c.seen))
+		}
+		go func() { _ = o.Tx(0x50, []byte{1}, nil) }()
+		synctest.Wait()
+		start := time.Now()
+		if err := o.Ask(); err != nil || time.Since(start) != c.takes {
+			t.Errorf("Ask behind a transfer = %v after %v", err, time.Since(start))
+		}
+		c.mu.Lock()
+		c.release = make(chan struct{})
+		c.mu.Unlock()
+		go func() { _ = o.Tx(0x50, []byte{1}, nil) }()
+		synctest.Wait()
+		if err := o.Ask(); !errors.Is(err, ErrWedged) {
+			t.Errorf("Ask of a wedged bus = %v", err)
+		}
+		close(c.release)
+		synctest.Wait()
+		if err := o.Ask(); err != nil {
+			t.Errorf("Ask afterwards = %v", err)
+		}
+		if err := o.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := o.Ask(); !errors.Is(err, os.ErrClosed) {
+			t.Errorf("Ask after Close = %v", err)
+		}
+	})
+}
+
 func TestOwnedServesInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &chip{takes: 10 * time.Millisecond}

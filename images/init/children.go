@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 )
@@ -22,22 +23,31 @@ func newChildren() *children {
 	}
 }
 
-// start runs a program with the files given as its descriptors 0, 1, 2 in a
-// session of its own; with a terminal, descriptor 0 becomes the session's. The
-// channel gives its end, once.
-func (c *children) start(path string, args []string, files [3]*os.File, terminal bool) (pid int, end <-chan syscall.WaitStatus, err error) {
+// program is what start runs, in a session of its own.
+type program struct {
+	path string
+	args []string
+	// files become its descriptors 0, 1, 2 and so on.
+	files []*os.File
+	// terminal makes descriptor 0 the session's terminal.
+	terminal bool
+	env      []string // beside that of all children
+}
+
+// start runs a program. The channel gives its end, once.
+func (c *children) start(p program) (pid int, end <-chan syscall.WaitStatus, err error) {
 	attr := &syscall.ProcAttr{
 		Dir: "/",
-		Env: environment,
-		Sys: &syscall.SysProcAttr{Setsid: true, Setctty: terminal},
+		Env: slices.Concat(environment, p.env),
+		Sys: &syscall.SysProcAttr{Setsid: true, Setctty: p.terminal},
 	}
-	for _, f := range files {
+	for _, f := range p.files {
 		attr.Files = append(attr.Files, f.Fd())
 	}
 	// The reaper may see the child's end at once, and must find it here.
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	pid, err = syscall.ForkExec(path, append([]string{path}, args...), attr)
+	pid, err = syscall.ForkExec(p.path, append([]string{p.path}, p.args...), attr)
 	if err != nil {
 		return 0, nil, err
 	}

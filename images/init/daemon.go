@@ -27,7 +27,22 @@ type daemon struct {
 	done chan struct{}
 
 	mu  sync.Mutex
-	pid int // 0 = not running
+	now process
+}
+
+// process is a run of a daemon's program.
+type process struct {
+	pid      int   // 0 = it is not running
+	line     *line // on which it is asked how it is; nil = it can not be asked
+	started  time.Time
+	restarts int
+}
+
+// look returns the present process.
+func (d *daemon) look() process {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.now
 }
 
 // supervise returns after end.
@@ -52,6 +67,9 @@ func (d *daemon) supervise() {
 		case <-time.After(wait):
 		}
 		wait = min(2*wait, restartLongest)
+		d.mu.Lock()
+		d.now.restarts++
+		d.mu.Unlock()
 	}
 }
 
@@ -68,18 +86,27 @@ func (d *daemon) once() string {
 	}
 	// The log ends when the last process that can write to it has.
 	go keepLog(d.log, r)
+	l, theirs, err := newLine()
+	if err != nil {
+		w.Close()
+		return "cannot start: " + err.Error()
+	}
 
 	d.mu.Lock()
-	pid, end, err := d.kids.start(d.path, d.args, [3]*os.File{null, w, w}, false)
-	d.pid = pid
+	pid, end, err := d.kids.start(program{path: d.path, args: d.args, files: []*os.File{null, w, w, theirs}, env: []string{healthFD}})
+	if err == nil {
+		d.now.pid, d.now.line, d.now.started = pid, l, time.Now()
+	}
 	d.mu.Unlock()
 	w.Close()
+	theirs.Close()
+	defer l.close() // who asks at this moment hears that it has ended
 	if err != nil {
 		return "cannot start: " + err.Error()
 	}
 	status := <-end
 	d.mu.Lock()
-	d.pid = 0
+	d.now.pid, d.now.line = 0, nil
 	d.mu.Unlock()
 	if sig := status.Signal(); sig != -1 {
 		return fmt.Sprintf("was ended by signal %d (%v)", sig, sig)
@@ -91,11 +118,9 @@ func (d *daemon) once() string {
 // time given at most.
 func (d *daemon) end(patience time.Duration) {
 	close(d.stop)
-	d.mu.Lock()
-	if d.pid != 0 {
-		_ = syscall.Kill(d.pid, syscall.SIGTERM)
+	if pid := d.look().pid; pid != 0 {
+		_ = syscall.Kill(pid, syscall.SIGTERM)
 	}
-	d.mu.Unlock()
 	select {
 	case <-d.done:
 	case <-time.After(patience):

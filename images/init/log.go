@@ -3,6 +3,7 @@ package main
 import (
 	"io"
 	"os"
+	"sync"
 )
 
 // logMax is the size, in bytes, at which a log becomes NAME.1 and starts
@@ -13,31 +14,52 @@ const logMax = 256 << 10
 // cannot write, so that a full file system does not stop the writer.
 func keepLog(name string, r io.ReadCloser) {
 	defer r.Close()
-	var f *os.File
-	var size int64
-	defer func() {
-		if f != nil {
-			f.Close()
-		}
-	}()
+	k := &keeper{name: name}
+	defer k.close()
 	p := make([]byte, 4096)
 	for {
 		n, err := r.Read(p)
 		if n > 0 {
-			if f == nil {
-				f, size = openLog(name)
-			}
-			if f != nil {
-				m, werr := f.Write(p[:n])
-				if size += int64(m); size >= logMax || werr != nil {
-					f.Close()
-					f = nil
-				}
-			}
+			k.keep(p[:n])
 		}
 		if err != nil {
 			return
 		}
+	}
+}
+
+// keeper is the writing end of a log.
+type keeper struct {
+	name string
+
+	mu   sync.Mutex
+	f    *os.File // nil = not open
+	size int64
+}
+
+// keep appends to the log, if that is possible.
+func (k *keeper) keep(p []byte) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.f == nil {
+		k.f, k.size = openLog(k.name)
+	}
+	if k.f == nil {
+		return
+	}
+	n, err := k.f.Write(p)
+	if k.size += int64(n); k.size >= logMax || err != nil {
+		k.f.Close()
+		k.f = nil
+	}
+}
+
+func (k *keeper) close() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.f != nil {
+		k.f.Close()
+		k.f = nil
 	}
 }
 

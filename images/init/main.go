@@ -1,5 +1,7 @@
-// Init is PID 1 of a board: it prepares the system, keeps batond and a shell on
-// the console running, and takes the system down again.
+// Init is PID 1 of a board: it prepares the system, keeps batond and something to
+// talk to on the console running, feeds the watchdog while batond is alive
+// (guard.go), sees a new image through its trial (trial.go), and takes the system
+// down again.
 //
 // It is deliberately small. What it finds in the root file system is put there
 // by images/mkimage: /etc/board, /etc/clock-floor, /etc/modules and
@@ -7,19 +9,25 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/signal"
-	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
 	agent       = "/bbin/batond"
 	agentConfig = "/etc/baton/batond.json"
 	agentLog    = "/var/log/batond.log"
-	shell       = "/bbin/gosh"
+	initLog     = "/var/log/init.log"
 )
 
 // Signals that take the system down, sent by the commands reboot and poweroff.
@@ -47,55 +55,189 @@ func main() {
 	down := make(chan os.Signal, 1)
 	signal.Notify(down, restart, powerOff)
 
+	said = &keeper{name: initLog}
 	mounts()
 	say("up")
-	raiseClock("/etc/clock-floor")
-	loadModules("/etc/modules")
+	cmdline, _ := os.ReadFile("/proc/cmdline")
+	bound, err := trialTime(string(cmdline))
+	if err != nil {
+		say("image: %v", err)
+	}
+	trialBound = bound
+	b := &board{kids: newChildren(), report: newReport(stateFile, uptime)}
+	b.guard = &guard{look: b.agent, report: b.report, say: say}
+	b.armWatchdog(false)
+	ctx, endGuarding := context.WithCancel(context.Background())
+	var guarding sync.WaitGroup
+	guarding.Go(func() { b.guard.run(ctx) })
+
+	raised := raiseClock("/etc/clock-floor")
+	b.report.update(func(s *state) { s.Clock.SetFromFloor = raised })
+	b.loadModules("/etc/modules")
 	loopbackUp()
 	nameHost()
 
-	kids := newChildren()
-	go kids.reap()
+	go b.kids.reap()
+	b.start()
+	go console(b.kids)
+	guarding.Go(func() {
+		// The network, which takes its time: the agent that waits for it does so
+		// by itself.
+		b.loadModules("/etc/modules.late")
+		b.report.update(func(s *state) { s.ModulesLoaded = true })
+		b.armWatchdog(true)
+	})
+	t := &trial{open: openBanks, health: b.guard.health, uptime: uptime, report: b.report, say: say, restart: func() {
+		select {
+		case down <- restart:
+		default: // it is going down already
+		}
+	}}
+	guarding.Go(func() { t.run(ctx) })
+
+	how := <-down
+	say("going down")
+	endGuarding() // what it has fed last lasts until the end, or bites
+	guarding.Wait()
+	b.takeDown(how)
+}
+
+// board is what PID 1 looks after.
+type board struct {
+	kids   *children
+	daemon atomic.Pointer[daemon] // nil = not started yet
+	report *report
+	guard  *guard
+	dog    *watchdog // nil = none
+}
+
+// start starts the agent.
+func (b *board) start() {
 	d := &daemon{
-		kids: kids,
+		kids: b.kids,
 		path: agent,
 		args: []string{"-config", agentConfig},
 		log:  agentLog,
 		stop: make(chan struct{}),
 		done: make(chan struct{}),
 	}
+	b.daemon.Store(d)
 	go d.supervise()
-	go console(kids)
-	loadModules("/etc/modules.late")
-
-	switch <-down {
-	case restart:
-		takeDown(d, syscall.LINUX_REBOOT_CMD_RESTART)
-	case powerOff:
-		takeDown(d, syscall.LINUX_REBOOT_CMD_POWER_OFF)
-	}
 }
 
-// say writes one line to the console, with the time since the kernel started.
-func say(format string, args ...any) {
-	uptime, _ := os.ReadFile("/proc/uptime")
-	up, _, _ := strings.Cut(string(uptime), " ")
-	fmt.Fprintf(os.Stderr, "init: [%s] %s\n", up, fmt.Sprintf(format, args...))
+// agent is the agent's present process.
+func (b *board) agent() process {
+	if d := b.daemon.Load(); d != nil {
+		return d.look()
+	}
+	return process{}
+}
+
+func (b *board) loadModules(list string) {
+	loadModules(list, "/lib/modules", loadModule, func(what string) {
+		say("module %s", what)
+		b.report.update(func(s *state) { s.ModulesFailed = append(s.ModulesFailed, what) })
+	})
+}
+
+// armWatchdog arms the watchdog, if there is one: at once where its driver is
+// built in, and a last time when all modules are loaded.
+func (b *board) armWatchdog(last bool) {
+	if b.dog != nil {
+		return
+	}
+	cmdline, _ := os.ReadFile("/proc/cmdline")
+	asked, off, err := askedTime(string(cmdline))
+	if off {
+		if last {
+			say("watchdog: left alone, by %soff on the kernel's command line", watchdogWord)
+		}
+		return
+	}
+	if err != nil && !last {
+		say("watchdog: %v; it is asked for %v", err, asked)
+	}
+	w, err := openWatchdog(watchdogDevice, asked)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && last:
+		say("watchdog: this board has none (%s): an agent that hangs is not restarted by itself", watchdogDevice)
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		say("watchdog: %s: %v", watchdogDevice, err)
+	}
+	if w == nil {
+		return
+	}
+	b.dog = w
+	b.guard.arm(w)
+	said := ""
+	if w.bitten {
+		said = "; it was what restarted the board"
+	}
+	say("watchdog: %s, %v%s", w.identity, w.time, said)
+	b.report.update(func(s *state) {
+		s.Watchdog = &watchdogState{Device: watchdogDevice, Identity: w.identity, TimeoutS: seconds(w.time), Fed: err == nil, BootStatus: w.status, Bitten: w.bitten}
+	})
 }
 
 // takeDown ends batond, then everything else, then the system. It does not
-// return.
-func takeDown(d *daemon, how int) {
-	say("going down")
-	d.end(5 * time.Second)
+// return. The watchdog runs on, so that an end which hangs is bitten; it is
+// stopped only where the board is to stay off.
+func (b *board) takeDown(how os.Signal) {
+	feed := func() {
+		if b.dog != nil {
+			_ = b.dog.feed() // what was to be said about that has been said
+		}
+	}
+	feed()
+	if d := b.daemon.Load(); d != nil {
+		d.end(endTime)
+	}
+	feed()
 	_ = syscall.Kill(-1, syscall.SIGTERM) // everyone but us
-	time.Sleep(200 * time.Millisecond)
+	time.Sleep(killAfter)
 	_ = syscall.Kill(-1, syscall.SIGKILL)
 	syscall.Sync()
-	if err := syscall.Reboot(how); err != nil {
+	command := syscall.LINUX_REBOOT_CMD_RESTART
+	if how == powerOff {
+		command = syscall.LINUX_REBOOT_CMD_POWER_OFF
+		if b.dog != nil {
+			if err := b.dog.disarm(); err != nil {
+				say("watchdog: it may start the board again in %v: %v", b.dog.time, err)
+			}
+		}
+	}
+	if err := syscall.Reboot(command); err != nil {
 		say("reboot: %v", err)
 	}
 	// Where the power is not switched the kernel has halted by now. Should it
 	// have refused, the board still waits here for its power to be cut.
 	select {}
+}
+
+const (
+	endTime   = 5 * time.Second        // of the agent's own end
+	killAfter = 200 * time.Millisecond // of everybody else's
+)
+
+// uptime is the time since the kernel started.
+func uptime() time.Duration {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {
+		return 0 // no kernel of this century
+	}
+	return time.Duration(t.Nano())
+}
+
+// said keeps what PID 1 says, beside the console; nil = nothing does.
+var said *keeper
+
+// say writes one line to the console and to the log, with the time since the
+// kernel started.
+func say(format string, args ...any) {
+	line := fmt.Sprintf("init: [%.2f] %s\n", uptime().Seconds(), fmt.Sprintf(format, args...))
+	_, _ = os.Stderr.WriteString(line) // a console that is gone keeps nothing from being done
+	if said != nil {
+		said.keep([]byte(line))
+	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"errors"
+	"fmt"
 	"os"
 	"strconv"
 	"strings"
@@ -29,49 +30,55 @@ func mounts() {
 	}
 }
 
-// raiseClock sets the clock to the time in the file where it is earlier. A
-// board without a battery starts in 1970.
-func raiseClock(file string) {
+// raiseClock sets the clock to the time in the file where it is earlier, and
+// tells whether it was. A board without a battery starts in 1970.
+func raiseClock(file string) bool {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		say("clock: %v", err)
-		return
+		return false
 	}
 	sec, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
 	if err != nil {
 		say("clock: %s: %v", file, err)
-		return
+		return false
 	}
 	floor := time.Unix(sec, 0)
 	now := time.Now()
 	if !now.Before(floor) {
-		return
+		return false
 	}
 	tv := unix.NsecToTimeval(floor.UnixNano())
 	if err := unix.Settimeofday(&tv); err != nil {
 		say("clock: %v", err)
-		return
+		return false
 	}
 	say("clock was %s, set to %s", now.UTC().Format(time.DateOnly), floor.UTC().Format(time.DateOnly))
+	return true
 }
 
 // loadModules loads what the file list names, one module a line with its
-// parameters behind it, in that order.
-func loadModules(list string) {
+// parameters behind it, in that order. What fails is told to failed, and the
+// others are loaded all the same.
+func loadModules(list, dir string, load func(file, params string) error, failed func(what string)) {
 	f, err := os.Open(list)
 	if err != nil {
-		say("modules: %v", err)
+		failed(fmt.Sprintf("none of %s: %v", list, err))
 		return
 	}
 	defer f.Close()
-	for s := bufio.NewScanner(f); s.Scan(); {
+	s := bufio.NewScanner(f)
+	for s.Scan() {
 		name, params, _ := strings.Cut(strings.TrimSpace(s.Text()), " ")
 		if name == "" {
 			continue
 		}
-		if err := loadModule("/lib/modules/"+name+".ko", params); err != nil {
-			say("module %s: %v", name, err)
+		if err := load(dir+"/"+name+".ko", params); err != nil {
+			failed(fmt.Sprintf("%s: %v", name, err))
 		}
+	}
+	if err := s.Err(); err != nil {
+		failed(fmt.Sprintf("the rest of %s: %v", list, err))
 	}
 }
 

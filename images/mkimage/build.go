@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"crypto/sha256"
+	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"fmt"
 	"io"
 	"os"
@@ -165,6 +167,14 @@ func (b *builder) initramfs(ctx context.Context, file, bb string) error {
 	}
 	a.AddFile("etc/clock-floor", fmt.Appendln(nil, floor.Unix()), 0o644)
 	a.AddFile("etc/board", fmt.Appendln(nil, b.board.Name), 0o644)
+	if b.key != nil {
+		// What this image lets be installed has to be signed by the same key.
+		public, err := x509.MarshalPKIXPublicKey(b.key.Public)
+		if err != nil {
+			return err
+		}
+		a.AddFile("etc/baton/image-key.pem", pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public}), 0o644)
+	}
 
 	for to, from := range b.board.Files {
 		data, err := b.board.ReadFile(from)

@@ -3,6 +3,8 @@
 //
 //	go run ./images/runboard -board ast2600-evb
 //
+// With -flash it plays the bootloader, and boots from the board's flash.
+//
 // EEPROMs and flash chips keep their content in build/run/BOARD from one run to the next.
 package main
 
@@ -18,6 +20,8 @@ import (
 	"syscall"
 
 	"baton/images/boards"
+	"baton/images/bootloader"
+	"baton/images/fit"
 	"baton/images/qemu"
 )
 
@@ -38,6 +42,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	name := f.String("board", "ast2600-evb", "`board`: one of "+strings.Join(boards.Names(), ", ")+", or a directory such as ./myboard")
 	build := f.String("build", "build", "`folder` of what was built; the chips' contents are in run/BOARD in it")
 	fresh := f.Bool("fresh", false, "start with empty EEPROMs and flash chips")
+	flash := f.Bool("flash", false, "boot from the banks in the board's flash, and again when the board restarts (docs/update.md)")
+	key := f.String("key", "", "with -flash: `file` of the public key that images have to be signed with")
 	f.Usage = func() {
 		fmt.Fprintln(stderr, "usage: runboard [flags] [-- arguments for QEMU]")
 		f.PrintDefaults()
@@ -63,10 +69,6 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	if err := m.Prepare(); err != nil {
 		return err
 	}
-	c, err := m.Terminal(ctx)
-	if err != nil {
-		return err
-	}
 	for _, e := range board.QEMU.EEPROMs {
 		fmt.Fprintf(stderr, "runboard: %s at %#x on %s is %s\n", e.Name, uint64(e.Address), e.Bus, m.EEPROM(e.Name))
 	}
@@ -74,6 +76,50 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		fmt.Fprintf(stderr, "runboard: flash %s is %s\n", f.Name, m.Flash(f.Name))
 	}
 	fmt.Fprintln(stderr, "runboard: the console follows in some seconds; Ctrl-A X ends it")
-	c.Stdin, c.Stdout, c.Stderr = stdin, stdout, stderr
-	return c.Run()
+	if *flash {
+		return runFlash(ctx, m, *key, stdin, stdout, stderr)
+	}
+	_, err = m.RunTerminal(ctx, stdin, stdout, stderr)
+	return err
+}
+
+// runFlash boots from the banks of the board's flash, as U-Boot does, again
+// each time the board restarts. A flash that is blank gets image.fit first.
+func runFlash(ctx context.Context, m *qemu.Machine, keyFile string, stdin io.Reader, stdout, stderr io.Writer) error {
+	b := &bootloader.Board{Machine: m, Say: func(format string, args ...any) {
+		fmt.Fprintf(stderr, "bootloader: "+format+"\n", args...)
+	}}
+	if keyFile != "" {
+		text, err := os.ReadFile(keyFile)
+		if err != nil {
+			return err
+		}
+		if b.Key, err = fit.ParseKey(text); err != nil {
+			return fmt.Errorf("%s: %w", keyFile, err)
+		}
+	}
+	blank, err := b.Blank(ctx)
+	if err != nil {
+		return err
+	}
+	if blank {
+		image, err := os.ReadFile(filepath.Join(m.Image, "image.fit"))
+		if err != nil {
+			return err
+		}
+		fmt.Fprintln(stderr, "runboard: the flash is blank: image.fit goes to bank a")
+		if err := b.Provision(ctx, image); err != nil {
+			return err
+		}
+	}
+	for {
+		if _, err := b.Load(ctx); err != nil {
+			return err
+		}
+		how, err := m.RunTerminal(ctx, stdin, stdout, stderr)
+		if err != nil || how != qemu.EndReset && how != qemu.EndWatchdog {
+			return err
+		}
+		fmt.Fprintln(stderr, "runboard: the board restarts")
+	}
 }

@@ -49,6 +49,7 @@ func (v *checker) all() {
 	v.vms()
 	v.network()
 	v.switching()
+	v.console()
 }
 
 // part is what the checks need of a 24Cxx; nvm.Parts has the rest, and a test

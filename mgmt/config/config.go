@@ -26,6 +26,7 @@ type Config struct {
 	VMs       []VM              `json:"vms"`
 	Network   *Network          `json:"network"` // the controller's own; nil = not ours to set
 	Switch    *Switch           `json:"switch"`  // that the slots' ports are of; nil = not ours to set
+	Console   *Console          `json:"console"` // how the serial console is locked; nil = not
 
 	doc  *strict.Doc
 	size int // bytes of the text, packed
@@ -170,6 +171,9 @@ func (c *Config) defaults() {
 		}
 	}
 	c.switchDefaults()
+	if c.Console != nil && c.Console.LockAfter == 0 {
+		c.Console.LockAfter = Idle(DefaultLockAfter)
+	}
 	for i := range c.VMs {
 		if c.VMs[i].Policy == "" {
 			c.VMs[i].Policy = DefaultPolicy

@@ -51,6 +51,9 @@ func Diff(was, now *Config) []Change {
 	if !reflect.DeepEqual(was.Network, now.Network) {
 		d.add(NetworkChange, "network: %s -> %s", was.Network, now.Network)
 	}
+	if !reflect.DeepEqual(was.Console, now.Console) {
+		d.add(Live, "%s", consoleChange(was.Console, now.Console))
+	}
 	return d.changes
 }
 

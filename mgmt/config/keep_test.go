@@ -111,6 +111,7 @@ func TestDiffSeesEveryKey(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	c := parse(t, base)
 	c.Switch = &Switch{Bridge: "br0"}
+	c.Console = &Console{LockAfter: Idle(DefaultLockAfter)}
 	v := reflect.ValueOf(c).Elem()
 	for i := range v.NumField() {
 		f := v.Type().Field(i)

@@ -3,13 +3,29 @@ package server
 import (
 	"time"
 
+	"baton/enclosure"
 	"baton/mgmt"
+	"baton/mgmt/config"
 )
 
 // The configuration is its Keeper's; here is what a request must be.
 
-func (s *Server) config(*call) (any, error) {
-	return s.opt.Keeper.Config(), nil
+// config shows the password's hash to admins only: who has it can try
+// passwords without anybody noticing.
+func (s *Server) config(c *call) (any, error) {
+	out := s.opt.Keeper.Config()
+	if s.role(c.peer)&Admin != 0 {
+		return out, nil
+	}
+	text, err := config.Masked([]byte(out.Text))
+	if err != nil {
+		return nil, &enclosure.Error{
+			Code: enclosure.CodeBadConfig, What: "the text that is kept can not be read, so it is not known what of it is secret", Err: err,
+			Next: "ask as an admin",
+		}
+	}
+	out.Text = string(text)
+	return out, nil
 }
 
 // maxTrial bounds how long a change of network may wait to be confirmed.

@@ -67,6 +67,8 @@ var abouts = map[string]about{
 	"GET /v1/nvm/check":             {"What is wrong with the store and the config blocks. It writes nothing.", nil, mgmt.NVMReport{}, "What was found."},
 	"POST /v1/nvm/repair":           {"Does what the report that the token stands for says.", mgmt.RepairRequest{}, mgmt.NVMReport{}, "It is done; the agent reads everything anew."},
 	"GET /v1/nvm/dump":              {"The content of a medium.", nil, mgmt.NVMDump{}, "The content."},
+	"POST /v1/check":                {"Looks at all that can be looked at without changing it: buses, engines, config blocks, store, VLANs, socket, clock.", nil, mgmt.Check{}, "A line for each thing."},
+	"POST /v1/console":              {"Tells what happened at the serial console, for the events and the audit.", mgmt.ConsoleNote{}, nil, "It is noted."},
 	"GET /v1/config":                {"The configuration that is in force.", nil, mgmt.Config{}, "The configuration."},
 	"POST /v1/config":               {"Replaces the configuration. What is wrong with it is in the problem's errors.", mgmt.ConfigRequest{}, mgmt.ConfigApplied{}, "What changed, and what needs a start of the agent."},
 	"POST /v1/config/confirm":       {"Keeps the network that is on trial.", nil, mgmt.Config{}, "The configuration, without a trial."},

@@ -100,6 +100,9 @@ var routes = []route{
 	{"POST", "/v1/nvm/repair", Admin, long, (*Server).repairNVM, takes{}},
 	// Whole media, also with what a person might not want everybody to see.
 	{"GET", "/v1/nvm/dump", Admin, change, (*Server).dumpNVM, takes{query: []string{"of"}}},
+	// It keeps buses and slots busy, as a check of the NVM does.
+	{"POST", "/v1/check", Admin, change, (*Server).check, takes{}},
+	{"POST", "/v1/console", Admin, read, (*Server).console, takes{}},
 	{"GET", "/v1/config", all, read, (*Server).config, takes{}},
 	{"POST", "/v1/config", Admin, long, (*Server).applyConfig, takes{body: mgmt.MaxConfig}},
 	{"POST", "/v1/config/confirm", Admin, change, (*Server).confirmConfig, takes{}},

@@ -56,6 +56,8 @@ type Backend interface {
 	CheckNVM(ctx context.Context) (enclosure.NVMReport, error)
 	RepairNVM(ctx context.Context, token string, format bool, by string) (enclosure.NVMReport, error)
 	DumpNVM(ctx context.Context, of string) (enclosure.NVMDump, error)
+	Check(ctx context.Context) []enclosure.CheckLine
+	Note(ev enclosure.Event)
 }
 
 // Keeper keeps the agent's configuration: it checks, stores and applies it, and
@@ -81,18 +83,21 @@ type Options struct {
 	Agent    string // version
 	Keeper   Keeper
 	AdminUID uint32 // beside root; the agent's own
-	Log      *slog.Logger
+	// Check, if set, looks at what is not the enclosure's: buses, socket, clock.
+	Check func(ctx context.Context) []enclosure.CheckLine
+	Log   *slog.Logger
 }
 
 // Server answers requests. Make one with New.
 type Server struct {
-	backend Backend
-	opt     Options
-	run     uint32 // tells event numbers of this run from those of others
-	mux     *http.ServeMux
-	watch   chan struct{} // one token per watcher
-	looks   looks
-	crashed chan error
+	backend  Backend
+	opt      Options
+	run      uint32 // tells event numbers of this run from those of others
+	mux      *http.ServeMux
+	watch    chan struct{} // one token per watcher
+	looks    looks
+	checking chan struct{} // full while everything is checked
+	crashed  chan error
 
 	// Set by Serve. ops ends last: an operation under way gets grace.
 	ops, streams context.Context
@@ -119,10 +124,11 @@ func New(b Backend, opt Options) *Server {
 		opt:     opt,
 		// Not crypto/rand: that would wait for entropy after power-up, and
 		// this is no secret.
-		run:     rand.Uint32(),
-		mux:     http.NewServeMux(),
-		watch:   make(chan struct{}, maxWatchers),
-		crashed: make(chan error, 1),
+		run:      rand.Uint32(),
+		mux:      http.NewServeMux(),
+		watch:    make(chan struct{}, maxWatchers),
+		checking: make(chan struct{}, 1),
+		crashed:  make(chan error, 1),
 	}
 	s.mount()
 	return s

@@ -70,7 +70,7 @@ var rooms = []struct {
 	{"baton/enclosure", []string{"baton/nvm", "baton/ee", "baton/vlan", "baton/pcie"}},
 	{"baton/host", []string{"baton/mgmt", "baton/pcie"}},
 	{"baton/sim", []string{"baton/ee", "baton/pcie", "baton/nvm"}},
-	{"baton/cmd/baton", []string{"baton/mgmt", "baton/enclosure/plan", "baton/enclosure/bug", "baton/host", "baton/pcie", "baton/ee", "baton/nvm"}},
+	{"baton/cmd/baton", []string{"baton/mgmt", "baton/enclosure/plan", "baton/enclosure/bug", "baton/host", "baton/pcie", "baton/ee", "baton/nvm", "baton/images/bank", "baton/images/fit"}},
 	{"baton/cmd/batond", []string{"baton/mgmt", "baton/enclosure", "baton/ee", "baton/nvm", "baton/pcie", "baton/vlan"}},
 }
 

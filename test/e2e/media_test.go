@@ -22,7 +22,7 @@ import (
 // for 25xx over the kernel's spidev, and the suite of all media there.
 func TestMediaSPI(t *testing.T) {
 	b := newBoard(t, "sabrelite")
-	overlay(t, b, map[string]any{"file": "/tmp/store", "format_blank": true})
+	storeOverlay(t, b, map[string]any{"file": "/tmp/store", "format_blank": true})
 	b.boot()
 	b.onboard("TestSPI|TestPage")
 	b.vm.Kill()
@@ -43,7 +43,7 @@ func TestMediaSPI(t *testing.T) {
 func TestMediaMTD(t *testing.T) {
 	rng := random(t)
 	b := newBoard(t, "ast2600-evb")
-	overlay(t, b, map[string]any{"mtd": "store", "format_blank": true, "config": true})
+	storeOverlay(t, b, map[string]any{"mtd": "store", "format_blank": true, "config": true})
 	b.boot()
 	b.generation = b.slot().Generation
 	for host := range groups {
@@ -133,8 +133,8 @@ func (b *board) onboard(tests string) {
 	}
 }
 
-// overlay gives the board another store, and the tests to be run on it.
-func overlay(t *testing.T, b *board, store map[string]any) {
+// storeOverlay gives the board another store, and the tests to be run on it.
+func storeOverlay(t *testing.T, b *board, store map[string]any) {
 	t.Helper()
 	text, err := b.machine.Board.ReadFile("batond.json")
 	if err != nil {

@@ -124,7 +124,7 @@ func plan(want *Network, set []setting, now seen) ([]step, error) {
 	return slices.Compact(steps), errors.Join(errs...)
 }
 
-func noInterface(n Network) error { return fmt.Errorf("there is no interface %s", n.Interface) }
+func noInterface(n Network) error { return fmt.Errorf("%w %s", ErrAbsent, n.Interface) }
 
 func planFor(want Network, set []setting, now seen) ([]step, error) {
 	base := now.link(want.Interface)

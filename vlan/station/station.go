@@ -16,6 +16,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"syscall"
 	"time"
 )
 
@@ -47,6 +48,14 @@ func (n Network) String() string {
 	}
 	return s
 }
+
+// ErrAbsent is returned when there is no such interface: its driver may not be
+// loaded yet.
+var ErrAbsent = errors.New("there is no interface")
+
+// NotYet tells whether an error of Apply may be for want of a driver that is
+// still to be loaded: the interface's, or that of VLANs.
+func NotYet(err error) bool { return errors.Is(err, ErrAbsent) || errors.Is(err, syscall.EOPNOTSUPP) }
 
 // kernel is what Apply needs of the network stack.
 type kernel interface {

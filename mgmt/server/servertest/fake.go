@@ -59,6 +59,8 @@ type Settings struct {
 	// NVM is what a check finds. A repair takes all findings away that it can
 	// do something about.
 	NVM enclosure.NVMReport
+	// Checks, if set, are what Check answers.
+	Checks []enclosure.CheckLine
 	// Lost is how many audit records are no longer kept.
 	Lost uint32
 }

@@ -429,3 +429,17 @@ func (f *Fake) DumpNVM(ctx context.Context, of string) (enclosure.NVMDump, error
 	}
 	return d, f.begin(ctx, "dump NVM of %s", of)
 }
+
+// Check is that of Backend: lines of all levels, or what Settings.Checks says.
+func (f *Fake) Check(context.Context) []enclosure.CheckLine {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.Checks != nil {
+		return slices.Clone(f.Checks)
+	}
+	return []enclosure.CheckLine{
+		{Area: "bus", Subject: "i2c-5", Level: enclosure.CheckOK, Text: "/dev/i2c-5, 9 addresses configured; nothing else answers"},
+		{Area: "engine", Subject: "gpu0", Level: enclosure.CheckOK, Text: "regs-v1 at i2c-5/0x40, link up with server1, guard on"},
+		{Area: "host", Subject: "server3", Level: enclosure.CheckWarn, Text: "fenced, epoch 2: nothing can be given to it", Next: "once it is safe: baton unfence server3"},
+	}
+}
