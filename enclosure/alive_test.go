@@ -198,3 +198,23 @@ func TestProblem(t *testing.T) {
 		r.Stop()
 	})
 }
+
+// Nothing at a start waits for the kernel's randomness, which has none in the
+// first second of a controller's power, but the first format of a store.
+func TestStartNeedsNoRandomness(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := rig.New(t, rig.Options{Slots: 2})
+		r.StartVM(rig.VM1, rig.A)
+		r.Stop()
+		for _, same := range []bool{true, false} {
+			drawn := 0
+			e, err := enclosure.Open(t.Context(), r.Config, enclosure.Options{SameBoot: same, Random: func([]byte) { drawn++ }})
+			if err != nil || e.Problem() != "" {
+				t.Fatalf("Open: %v, %s", err, e.Problem())
+			}
+			if drawn != 0 {
+				t.Errorf("same boot %v: a start drew random bytes %d times", same, drawn)
+			}
+		}
+	})
+}

@@ -141,31 +141,61 @@ func TestAsk(t *testing.T) {
 // fakeDog bites when it was not fed for its time.
 type fakeDog struct {
 	time time.Duration
-	fed  time.Time
-	n    int
 	err  error
+
+	mu  sync.Mutex
+	fed time.Time
+	n   int
 }
 
 func (d *fakeDog) timeout() time.Duration { return d.time }
-func (d *fakeDog) bites() bool            { return time.Since(d.fed) >= d.time }
+
+func (d *fakeDog) bites() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return time.Since(d.fed) >= d.time
+}
+
 func (d *fakeDog) feed() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	d.fed = time.Now()
 	d.n++
 	return d.err
+}
+
+// times is how often it was fed.
+func (d *fakeDog) times() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.n
 }
 
 // kennel is a guard with what it guards.
 type kennel struct {
 	*guard
 	dog  *fakeDog
-	now  process
 	said []string
+
+	lock sync.Mutex
+	now  process
+}
+
+// runs has the guard look after another process from now on.
+func (k *kennel) runs(p process) {
+	k.lock.Lock()
+	defer k.lock.Unlock()
+	k.now = p
 }
 
 func newKennel(t *testing.T) *kennel {
 	k := &kennel{dog: &fakeDog{time: 15 * time.Second, fed: time.Now()}}
 	k.guard = &guard{
-		look:   func() process { return k.now },
+		look: func() process {
+			k.lock.Lock()
+			defer k.lock.Unlock()
+			return k.now
+		},
 		report: newReport(filepath.Join(t.TempDir(), "init", "state.json"), func() time.Duration { return time.Minute }),
 		say:    func(f string, a ...any) { k.said = append(k.said, fmt.Sprintf(f, a...)) },
 	}
@@ -193,22 +223,22 @@ func TestGuard(t *testing.T) {
 	a, l := newAnswerer(t, "ok")
 	const patience = 20 * time.Millisecond
 	k.once(patience)
-	if k.health().is != ended || k.dog.n != 1 {
-		t.Errorf("before the start: %v, fed %d times; want ended, 1", k.health().is, k.dog.n)
+	if k.health().is != ended || k.dog.times() != 1 {
+		t.Errorf("before the start: %v, fed %d times; want ended, 1", k.health().is, k.dog.times())
 	}
-	k.now = process{pid: 7, line: l, started: time.Now()}
+	k.runs(process{pid: 7, line: l, started: time.Now()})
 	for range 3 {
 		k.once(patience)
 	}
-	if s := k.state(t); k.dog.n != 4 || s.Agent.Health != "ok" || s.Agent.PID != 7 || !s.Watchdog.Fed {
-		t.Errorf("well: fed %d times, %+v", k.dog.n, s)
+	if s := k.state(t); k.dog.times() != 4 || s.Agent.Health != "ok" || s.Agent.PID != 7 || !s.Watchdog.Fed {
+		t.Errorf("well: fed %d times, %+v", k.dog.times(), s)
 	}
 	a.set("stuck poller of bus engines, for 1m1s")
 	for range 3 {
 		k.once(patience)
 	}
-	if s := k.state(t); k.dog.n != 4 || s.Agent.Health != "stuck" || s.Agent.Text != "stuck poller of bus engines, for 1m1s" || s.Watchdog.Fed {
-		t.Errorf("stuck: fed %d times, %+v", k.dog.n, s)
+	if s := k.state(t); k.dog.times() != 4 || s.Agent.Health != "stuck" || s.Agent.Text != "stuck poller of bus engines, for 1m1s" || s.Watchdog.Fed {
+		t.Errorf("stuck: fed %d times, %+v", k.dog.times(), s)
 	}
 	a.set("ok")
 	k.once(patience)
@@ -217,13 +247,13 @@ func TestGuard(t *testing.T) {
 	for range 3 {
 		k.once(patience)
 	}
-	if s := k.state(t); k.dog.n != 5 || s.Agent.Health != "does not answer" || s.Watchdog.Fed {
-		t.Errorf("silent: fed %d times, %+v", k.dog.n, s)
+	if s := k.state(t); k.dog.times() != 5 || s.Agent.Health != "does not answer" || s.Watchdog.Fed {
+		t.Errorf("silent: fed %d times, %+v", k.dog.times(), s)
 	}
-	k.now = process{restarts: 1}
+	k.runs(process{restarts: 1})
 	k.once(patience)
-	if s := k.state(t); k.dog.n != 6 || s.Agent.Health != "ended" || s.Agent.PID != 0 || s.Agent.Restarts != 1 || !s.Watchdog.Fed {
-		t.Errorf("ended: fed %d times, %+v", k.dog.n, s)
+	if s := k.state(t); k.dog.times() != 6 || s.Agent.Health != "ended" || s.Agent.PID != 0 || s.Agent.Restarts != 1 || !s.Watchdog.Fed {
+		t.Errorf("ended: fed %d times, %+v", k.dog.times(), s)
 	}
 	k.dog.err = errors.New("no such device")
 	k.once(patience)
@@ -246,14 +276,14 @@ func TestGuardCountsAnew(t *testing.T) {
 	k := newKennel(t)
 	_, l := newAnswerer(t, "ok")
 	_, l2 := newAnswerer(t, "ok")
-	k.now = process{pid: 7, line: l, started: time.Now()}
+	k.runs(process{pid: 7, line: l, started: time.Now()})
 	k.once(time.Second)
 	since := k.health().since
 	k.once(time.Second)
 	if got := k.health().since; !got.Equal(since) {
 		t.Errorf("the same process: since %v; want %v", got, since)
 	}
-	k.now = process{pid: 8, line: l2, started: time.Now(), restarts: 1}
+	k.runs(process{pid: 8, line: l2, started: time.Now(), restarts: 1})
 	k.once(time.Second)
 	if got := k.health(); got.is != well || !got.since.After(since) {
 		t.Errorf("another process: %v since %v; want after %v", got.is, got.since, since)
@@ -280,11 +310,11 @@ func TestGuardOverTime(t *testing.T) {
 				t.Fatal("the watchdog bites while the agent is started again")
 			}
 		}
-		if gap := 600 * time.Second / time.Duration(k.dog.n); gap > k.dog.time/3 {
+		if gap := 600 * time.Second / time.Duration(k.dog.times()); gap > k.dog.time/3 {
 			t.Errorf("fed every %v; want every %v", gap, k.dog.time/3)
 		}
 		// A process that runs and can not be asked is one that does not answer.
-		k.now = process{pid: 9, started: time.Now()}
+		k.runs(process{pid: 9, started: time.Now()})
 		time.Sleep(youngTime - time.Second)
 		if k.dog.bites() {
 			t.Error("the watchdog bites a young agent")
