@@ -195,6 +195,8 @@ type SlotStatus struct {
 	Blocked      string // why, "" = not
 	Busy         bool   // an operation is under way
 	Problem      string
+	Port         string        // of the enclosure's switch, "" = none
+	VLAN         string        // what the port was last read as: "tagged, VLAN 101"
 	ReadAge      time.Duration // since the hardware was last read
 }
 

@@ -52,7 +52,7 @@ var audited = map[string]keeping{
 	"move": keepEach, "release": keepEach, "fence": keepEach, "unfence": keepEach, "void": keepEach,
 	"adopt": keepEach, "power": keepEach, "reset": keepEach, "resolve": keepEach, "drain": keepEach,
 	"config": keepEach, "repair": keepEach, "restore": keepEach,
-	"recovery": keepRepeats, "blocked": keepRepeats, "fault": keepRepeats, "store": keepRepeats,
+	"recovery": keepRepeats, "blocked": keepRepeats, "fault": keepRepeats, "store": keepRepeats, "vlan": keepRepeats,
 	"refused": keepRefusals,
 }
 

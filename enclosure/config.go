@@ -87,10 +87,14 @@ type Options struct {
 	Random   func([]byte) // fills with random bytes; nil = crypto/rand. Tests that must repeat give their own
 }
 
-// Switch sets which ports of the enclosure's switch are members of which VLAN.
+// Switch makes the ports of the enclosure's switch members of groups' VLANs.
 type Switch interface {
-	Join(ctx context.Context, port string, vlan uint16) error
-	Leave(ctx context.Context, port string, vlan uint16) error
-	// Membership reads back; an empty answer confirms a cut.
-	Membership(ctx context.Context, port string) ([]uint16, error)
+	// Set makes port a member of the group's VLAN and of no other, 0 = of none,
+	// and reads that back. It changes nothing where that is so already.
+	// errors.Is finds vlan.ErrUnseen where nothing is known, and nothing changed.
+	Set(ctx context.Context, port string, group uint16) error
+	// Check tells, by looking alone, why Set would fail.
+	Check(ctx context.Context, port string, group uint16) error
+	// Last is what was last read of port, for people. It asks nobody.
+	Last(port string) string
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -283,46 +282,24 @@ func (p *pass) leaveVLANs(ctx context.Context) *Error {
 	})
 }
 
-// setVLAN makes the slot's port a member of vlan alone, 0 = of none, and reads
-// it back. It changes nothing where that is so already.
-func (e *Enclosure) setVLAN(ctx context.Context, s *slot, vlan uint16) error {
+// setVLAN makes the slot's port a member of the group's VLAN alone, 0 = of none,
+// and reads it back. It changes nothing where that is so already.
+func (e *Enclosure) setVLAN(ctx context.Context, s *slot, group uint16) error {
 	if e.cfg.Switch == nil || s.cfg.Port == "" {
 		return nil
 	}
-	fail := func(err error) error {
-		return &Error{Code: CodeHardware, Slot: s.cfg.Name, Where: "port " + s.cfg.Port, What: "the port's VLAN could not be set", Err: err, Retry: true}
-	}
-	var want []uint16
-	if vlan != 0 {
-		want = []uint16{vlan}
-	}
-	have, err := e.cfg.Switch.Membership(ctx, s.cfg.Port)
-	if err != nil {
-		return fail(err)
-	}
-	if slices.Equal(have, want) {
-		return nil
-	}
-	for _, v := range have {
-		if v != vlan {
-			if err := e.cfg.Switch.Leave(ctx, s.cfg.Port, v); err != nil {
-				return fail(err)
-			}
-		}
-	}
-	if vlan != 0 && !slices.Contains(have, vlan) {
-		if err := e.cfg.Switch.Join(ctx, s.cfg.Port, vlan); err != nil {
-			return fail(err)
-		}
-	}
-	have, err = e.cfg.Switch.Membership(ctx, s.cfg.Port)
-	if err != nil {
-		return fail(err)
-	}
-	if !slices.Equal(have, want) {
-		return fail(fmt.Errorf("read back as member of %v, want %v", have, want))
+	if err := e.cfg.Switch.Set(ctx, s.cfg.Port, group); err != nil {
+		return s.noVLAN("the port's VLAN could not be set", err)
 	}
 	return nil
+}
+
+// noVLAN is what the switch said about a slot's port.
+func (s *slot) noVLAN(what string, err error) *Error {
+	return &Error{
+		Code: CodeHardware, Slot: s.cfg.Name, Where: "port " + s.cfg.Port, What: what, Err: err, Retry: true,
+		Next: "mend the switch ('baton status' has more in its warnings), then try again",
+	}
 }
 
 // resetDevices resets what must not keep its memory. The proof is the engine's

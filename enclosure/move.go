@@ -362,6 +362,26 @@ func (e *Enclosure) lookAt(ctx context.Context, it *item) error {
 		}
 		return s.hardware("the engine's EEPROM can not be read", err)
 	}
+	return e.lookAtPort(ctx, s)
+}
+
+// lookAtPort finds out what would keep the slot's port from its new VLAN, before
+// anything is cut.
+func (e *Enclosure) lookAtPort(ctx context.Context, s *slot) error {
+	if e.cfg.Switch == nil || s.cfg.Port == "" {
+		return nil
+	}
+	e.mu.Lock()
+	group := s.bound
+	e.mu.Unlock()
+	if group == ee.GroupFree {
+		group = 0
+	}
+	if err := e.cfg.Switch.Check(ctx, s.cfg.Port, group); err != nil {
+		known := s.noVLAN("the port's VLAN could not be set", err)
+		known.State = "nothing was changed"
+		return known
+	}
 	return nil
 }
 

@@ -225,18 +225,15 @@ type leashedSwitch struct {
 	l *leash
 }
 
-func (s leashedSwitch) Join(ctx context.Context, port string, vlan uint16) error {
+func (s leashedSwitch) Set(ctx context.Context, port string, group uint16) error {
 	if s.l.cut.Load() {
 		return errKilled
 	}
-	return s.Switch.Join(ctx, port, vlan)
-}
-
-func (s leashedSwitch) Leave(ctx context.Context, port string, vlan uint16) error {
+	err := s.Switch.Set(ctx, port, group)
 	if s.l.cut.Load() {
 		return errKilled
 	}
-	return s.Switch.Leave(ctx, port, vlan)
+	return err
 }
 
 // witness runs a life and looks at it with the model's eyes.

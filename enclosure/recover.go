@@ -11,6 +11,7 @@ import (
 	"baton/ee"
 	"baton/enclosure/plan"
 	"baton/nvm"
+	"baton/vlan"
 )
 
 // blockage is a set that could go neither forward nor back: it is cut and
@@ -420,8 +421,10 @@ func (e *Enclosure) converge(ctx context.Context, set []*slot, suspect bool) (*p
 	}
 	if do == 0 {
 		for _, it := range items {
-			if err := e.setVLAN(ctx, it.s, it.want.Group()); err != nil {
-				return p, &failure{err: e.asError(err)}
+			err := e.setVLAN(ctx, it.s, it.want.Group())
+			it.s.portLate = errors.Is(err, vlan.ErrUnseen)
+			if err != nil {
+				return p, &failure{err: e.asError(err), unread: it.s.portLate}
 			}
 		}
 		p.linked()

@@ -2,6 +2,7 @@ package enclosure
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -9,6 +10,7 @@ import (
 
 	"baton/ee"
 	"baton/enclosure/plan"
+	"baton/vlan"
 )
 
 // pollEvery is how often every engine's STATUS and LATCH are read
@@ -139,6 +141,9 @@ func (e *Enclosure) poll(ctx context.Context, s *slot) {
 		e.retryFault(ctx, s)
 		return
 	}
+	if s.blocked == nil && s.portLate {
+		e.retryPort(ctx, s)
+	}
 	if s.blocked != nil || !s.can(ee.CapStatus) {
 		return
 	}
@@ -173,6 +178,22 @@ func (e *Enclosure) poll(ctx context.Context, s *slot) {
 		}
 	}
 	e.watchPeer(ctx, s)
+}
+
+// retryPort looks again at the port of a slot that was left as it was since the
+// switch could not be read.
+func (e *Enclosure) retryPort(ctx context.Context, s *slot) {
+	err := e.setVLAN(ctx, s, e.desire(s).Group())
+	if errors.Is(err, vlan.ErrUnseen) {
+		return // at the next look; a warning says it
+	}
+	s.portLate = false
+	if err != nil {
+		known := e.asError(err)
+		e.emit(Event{Kind: "fault", Slot: s.cfg.Name, Code: string(known.Code), Text: known.Error()})
+		return
+	}
+	e.tell(Event{Kind: "recovery", Slot: s.cfg.Name, Text: fmt.Sprintf("%s: port %s can be read again: %s", s.cfg.Name, s.cfg.Port, e.cfg.Switch.Last(s.cfg.Port))})
 }
 
 // stillIts looks who is in a slot whose engine has just been read, if that is

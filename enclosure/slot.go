@@ -46,6 +46,7 @@ type slot struct {
 	leaseEnd  time.Time     // of an arming
 	stale     bool          // page, shown flag and guard have not followed the records yet
 	late      bool          // its policy has changed, and the engine has not followed
+	portLate  bool          // the switch could not be read when its port's VLAN was to be looked at
 	loading   bool          // the engine may be reading its chip
 	busErrors atomic.Uint64 // transfers that failed
 	refusedAt time.Time     // when a look at it refused a request; zero = the last did not

@@ -165,6 +165,10 @@ func (e *Enclosure) slotStatus(s *slot) SlotStatus {
 		Memory:       e.judgeLocked(s),
 		Busy:         s.holder != "" && s.holder != pollHolder,
 		Link:         "unknown",
+		Port:         s.cfg.Port,
+	}
+	if e.cfg.Switch != nil && s.cfg.Port != "" {
+		o.VLAN = e.cfg.Switch.Last(s.cfg.Port)
 	}
 	if st.Now.Kind.ByHand() && s.cut != "confirmed" {
 		o.Cut = "unconfirmed" // also where nobody has tried since the agent started

@@ -63,6 +63,8 @@ type Slot struct {
 	Busy         bool     `json:"busy"`
 	Problem      string   `json:"problem,omitempty"`
 	ReadAgeMS    int64    `json:"read_age_ms"`
+	Port         string   `json:"port,omitempty"` // of the enclosure's switch
+	VLAN         string   `json:"vlan,omitempty"` // what the port was last read as: "tagged, VLAN 101"
 }
 
 // Values are the engine's words that a verdict compares.

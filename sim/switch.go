@@ -55,6 +55,63 @@ func (sw *Switch) Leave(ctx context.Context, port string, vlan uint16) error {
 	})
 }
 
+// Set makes port a member of vlan and of no other, 0 = of none, and reads that
+// back. It makes no call that changes something where that is so already.
+func (sw *Switch) Set(ctx context.Context, port string, vlan uint16) error {
+	have, err := sw.Membership(ctx, port)
+	if err != nil {
+		return err
+	}
+	var want []uint16
+	if vlan != 0 {
+		want = []uint16{vlan}
+	}
+	if slices.Equal(have, want) {
+		return nil
+	}
+	for _, v := range have {
+		if v != vlan {
+			if err := sw.Leave(ctx, port, v); err != nil {
+				return err
+			}
+		}
+	}
+	if vlan != 0 && !slices.Contains(have, vlan) {
+		if err := sw.Join(ctx, port, vlan); err != nil {
+			return err
+		}
+	}
+	if have, err = sw.Membership(ctx, port); err != nil {
+		return err
+	}
+	if !slices.Equal(have, want) {
+		return fmt.Errorf("read back as member of %v, want %v", have, want)
+	}
+	return nil
+}
+
+// Check finds what can be seen before Set: here, that there is such a port.
+func (sw *Switch) Check(_ context.Context, port string, _ uint16) error {
+	sw.w.enter()
+	defer sw.w.mu.Unlock()
+	if _, ok := sw.vlans[port]; !ok {
+		return noPort(port)
+	}
+	return nil
+}
+
+// Last is what port is a member of, for people.
+func (sw *Switch) Last(port string) string {
+	sw.w.enter()
+	defer sw.w.mu.Unlock()
+	if have := sw.vlans[port]; len(have) > 0 {
+		return fmt.Sprintf("VLANs %v", have)
+	}
+	return "in no VLAN"
+}
+
+func noPort(port string) error { return fmt.Errorf("sim: switch: there is no port %q", port) }
+
 // Membership lists the VLANs that port is a member of, ascending.
 func (sw *Switch) Membership(ctx context.Context, port string) ([]uint16, error) {
 	var have []uint16
@@ -95,7 +152,7 @@ func (sw *Switch) call(ctx context.Context, port string, f func(time.Duration)) 
 		return fmt.Errorf("sim: switch: %w", ErrSwitch)
 	}
 	if _, ok := sw.vlans[port]; !ok {
-		return fmt.Errorf("sim: switch: there is no port %q", port)
+		return noPort(port)
 	}
 	f(t)
 	return nil

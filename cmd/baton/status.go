@@ -250,6 +250,7 @@ func (t *tool) slotStatus(ctx context.Context, name string) error {
 		{"profile", s.Profile + ": " + orDash(strings.Join(s.Capabilities, " "))},
 		{"link", link},
 		{"cut", s.Cut},
+		{"port", strings.TrimSuffix(s.Port+": "+s.VLAN, ": ")},
 		{"power", power},
 		{"generation", s.Generation},
 		{"policy", s.Policy},

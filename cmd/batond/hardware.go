@@ -24,6 +24,7 @@ type hardware struct {
 	warnings []string
 	buses    map[string]*bus.Owned
 	open     []io.Closer // in the order of opening
+	ports    *ports      // nil = the configuration has no switch
 	log      *slog.Logger
 }
 
@@ -54,6 +55,7 @@ func (h *hardware) use(c *config.Config) {
 		h.config.Slots = append(h.config.Slots, h.slot(s))
 	}
 	h.config.Hosts, h.config.VMs = rosterOf(c, c.Slots)
+	h.useSwitch(c)
 }
 
 // rosterOf is who may have slots by c, as far as the slots are there.
@@ -92,9 +94,6 @@ func (h *hardware) slot(s config.Slot) enclosure.SlotConfig {
 	out.Profile, out.Problem = ee.LoadProfile(s.Profile) // Parse found it, but a file may be gone
 	if out.Profile == nil {
 		out.Profile = &ee.Profile{Name: s.Profile}
-	}
-	if s.Port != "" {
-		h.warnings = append(h.warnings, fmt.Sprintf("%s: port %s is configured, but this version sets no VLANs", s.Name, s.Port))
 	}
 	switch {
 	case s.Reload == nil:

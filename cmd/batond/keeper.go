@@ -37,6 +37,7 @@ type enclosureOf interface {
 type keeper struct {
 	enc    enclosureOf
 	uplink *uplink
+	ports  *ports // nil = there is no switch
 	log    *slog.Logger
 	again  func(why string) // ends the run, and another begins
 
@@ -78,6 +79,7 @@ func (k *keeper) set(n kept) {
 	k.mu.Lock()
 	k.kept = n
 	k.mu.Unlock()
+	k.ports.use(n.config)
 }
 
 // inStore tells whether changes are kept in the store, else in the file.
@@ -106,7 +108,7 @@ func (k *keeper) Warnings() []string {
 	if len(now.config.Hosts) == 0 {
 		w = append(w, "there are no hosts in the configuration, so no slot can be given to anybody (baton config apply)")
 	}
-	return append(w, k.uplink.warnings()...)
+	return slices.Concat(w, k.ports.warnings(), k.uplink.warnings())
 }
 
 // open is what of c is not in force in this run.

@@ -176,6 +176,7 @@ func (a *agent) run(ctx context.Context, ready func()) (end ending) {
 		}
 		endServing()
 	}, a.log)
+	k.ports = hw.ports
 	a.uplink.tellTo(enc.Note)
 	a.uplink.start(ctx, f.config.Network, f.unsure)
 	l, err := a.listen(f.config.Socket)
@@ -204,6 +205,7 @@ func (a *agent) run(ctx context.Context, ready func()) (end ending) {
 	}()
 	var looking sync.WaitGroup
 	looking.Go(func() { a.uplink.look(polling) })
+	looking.Go(func() { hw.ports.look(polling, enc.Note) })
 	served := srv.Serve(serving, l)
 	endPolling()
 	ran := <-polled

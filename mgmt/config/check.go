@@ -48,6 +48,7 @@ func (v *checker) all() {
 	v.macs()
 	v.vms()
 	v.network()
+	v.switching()
 }
 
 // part is what the checks need of a 24Cxx; nvm.Parts has the rest, and a test

@@ -25,6 +25,7 @@ type Config struct {
 	Hosts     []Host            `json:"hosts"` // none: a board's seed, which knows its slots only
 	VMs       []VM              `json:"vms"`
 	Network   *Network          `json:"network"` // the controller's own; nil = not ours to set
+	Switch    *Switch           `json:"switch"`  // that the slots' ports are of; nil = not ours to set
 
 	doc  *strict.Doc
 	size int // bytes of the text, packed
@@ -60,7 +61,8 @@ type Slot struct {
 	MAC     MAC     `json:"mac"`    // that the engine must have; zero = any
 	Serial  Serial  `json:"serial"` // that the device must have; 0 = any
 	EEPROM  EEPROM  `json:"eeprom" strict:"required"`
-	Port    string  `json:"port"`   // of the switch
+	Port    string  `json:"port"` // of the switch
+	Mode    string  `json:"port_mode"`
 	Reload  *Reload `json:"reload"` // for engines without LinkControl
 }
 
@@ -157,6 +159,7 @@ func (c *Config) defaults() {
 			s.Reload.Pulse = Duration(DefaultPulse)
 		}
 	}
+	c.switchDefaults()
 	for i := range c.VMs {
 		if c.VMs[i].Policy == "" {
 			c.VMs[i].Policy = DefaultPolicy

@@ -46,8 +46,8 @@ func TestExample(t *testing.T) {
 		Store:     Store{Bus: "i2c-5", Address: 0x57, Part: "24c256", FormatBlank: true},
 		Slots: []Slot{
 			{Name: "gpu0", Bus: "i2c-5", Address: 0x40, Profile: "regs-v1", MAC: MAC{0x8c, 0xdf, 0x9d, 0, 1, 1},
-				Serial: 0x48b02d0300a1b2c3, EEPROM: EEPROM{0x50, "24c256"}, Port: "lan3"},
-			{Name: "gpu1", Bus: "i2c-5", Address: 0x41, Profile: "regs-v1", EEPROM: EEPROM{0x51, "24c256"}, Port: "lan4"},
+				Serial: 0x48b02d0300a1b2c3, EEPROM: EEPROM{0x50, "24c256"}, Port: "lan3", Mode: "tagged"},
+			{Name: "gpu1", Bus: "i2c-5", Address: 0x41, Profile: "regs-v1", EEPROM: EEPROM{0x51, "24c256"}, Port: "lan4", Mode: "tagged"},
 			{Name: "cap0", Bus: "i2c-6", Profile: "nvm-only", EEPROM: EEPROM{0x50, "24c256"},
 				Reload: &Reload{GPIO: Line{"/dev/gpiochip0", 17}, Pulse: Duration(2 * time.Millisecond)}},
 		},

@@ -45,6 +45,9 @@ func Diff(was, now *Config) []Change {
 	diffNamed(&d, Live, "VM", was.VMs, now.VMs, func(v VM) string { return v.Name }, func(v VM) string {
 		return fmt.Sprintf("hosts %s; slots %s; policy %s", strings.Join(v.Hosts, " "), strings.Join(v.Slots, " "), v.Policy)
 	})
+	if !reflect.DeepEqual(was.Switch, now.Switch) {
+		d.add(Restart, "switch: %s -> %s", was.Switch, now.Switch)
+	}
 	if !reflect.DeepEqual(was.Network, now.Network) {
 		d.add(NetworkChange, "network: %s -> %s", was.Network, now.Network)
 	}

@@ -110,6 +110,7 @@ func TestDiff(t *testing.T) {
 func TestDiffSeesEveryKey(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	c := parse(t, base)
+	c.Switch = &Switch{Bridge: "br0"}
 	v := reflect.ValueOf(c).Elem()
 	for i := range v.NumField() {
 		f := v.Type().Field(i)

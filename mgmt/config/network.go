@@ -87,14 +87,23 @@ func (n *Network) String() string {
 // longestInterface is what the kernel has room for (IFNAMSIZ, with its zero).
 const longestInterface = 15
 
+// port checks the name of an interface.
+func (v *checker) port(key, name string) bool {
+	bad := name == "" || len(name) > longestInterface || name == "." || name == ".." || name == "lo" || strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r >= 0x7f || r == '/' || r == ':' || r == '%' })
+	if bad {
+		v.bad(key, "%q is not the name of a network interface", clip(name))
+	}
+	return !bad
+}
+
 func (v *checker) network() {
 	n := v.c.Network
 	if n == nil {
 		return
 	}
 	name := n.Interface
-	if name == "" || len(name) > longestInterface || name == "." || name == ".." || name == "lo" || strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r >= 0x7f || r == '/' || r == ':' || r == '%' }) {
-		v.bad("network.interface", "%q is not the name of a network interface", clip(name))
+	if !v.port("network.interface", name) {
+		// Said.
 	} else if full := fmt.Sprintf("%s.%d", name, n.VLAN); n.VLAN != 0 && len(full) > longestInterface {
 		v.bad("network.interface", "%q, as the VLAN's interface would be called, has more than %d bytes", full, longestInterface)
 	}
@@ -102,8 +111,12 @@ func (v *checker) network() {
 		v.bad("network.vlan", "%d is outside 1..4094", n.VLAN)
 	}
 	for _, h := range v.c.Hosts {
-		if n.VLAN != 0 && n.VLAN == h.Group {
-			v.bad("network.vlan", "%d is the group of %s: the controller would be among its devices", n.VLAN, h.Name)
+		what := "group"
+		if v.c.Switch != nil {
+			what = "VLAN"
+		}
+		if n.VLAN != 0 && n.VLAN == v.c.Switch.VLAN(h.Group) {
+			v.bad("network.vlan", "%d is the %s of %s: the controller would be among its devices", n.VLAN, what, h.Name)
 		}
 	}
 	g := n.Gateway

@@ -94,6 +94,8 @@ func wireSlot(s enclosure.SlotStatus) mgmt.Slot {
 		Busy:         s.Busy,
 		Problem:      s.Problem,
 		ReadAgeMS:    s.ReadAge.Milliseconds(),
+		Port:         s.Port,
+		VLAN:         s.VLAN,
 	}
 }
 

@@ -1,0 +1,111 @@
+package vlan
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Repair is what was found, and put back.
+type Repair struct {
+	Port string
+	Text string
+}
+
+// Times of Repair.
+const (
+	repairPause = 10 * time.Second // after the first repair of a port; it doubles
+	repairMost  = time.Minute      // but for this
+	repairQuiet = 10 * time.Minute // without a repair, and the port counts as left in peace
+)
+
+// war is a port that is put back again and again: something else manages it.
+type war struct {
+	port    string
+	repairs int
+	told    int       // of them, in events
+	next    time.Time // not before
+	last    time.Time
+}
+
+// String is for warnings.
+func (w *war) String() string {
+	return fmt.Sprintf("%s was changed by something else %d times and put back each time; it is looked after every %v at most: find out what else manages it", w.port, w.repairs, w.pause())
+}
+
+func (w *war) pause() time.Duration {
+	return min(repairPause<<min(w.repairs-1, 8), repairMost)
+}
+
+// fought notes a repair and returns its event's text; "" where the event is
+// left out, since there were many: those with 1, 2, 4, 8 repairs are told.
+func (w *war) fought(now time.Time, text string) string {
+	w.repairs++
+	w.last, w.next = now, now.Add(w.pause())
+	if w.repairs&(w.repairs-1) != 0 {
+		return ""
+	}
+	if n := w.repairs - w.told; n > 1 {
+		text += fmt.Sprintf("; %d times since the last event, %d in all: something else manages it", n, w.repairs)
+	}
+	w.told = w.repairs
+	return text
+}
+
+// Repair compares all ports with what was last set, and puts back what differs;
+// ports that nobody has set yet are left as they are, and the uplink's VLANs
+// that they may need. It is to be called every few seconds. A port that must be
+// put back again and again is looked after less often, up to once a minute, and
+// not every time is told. The error is all that could not be done.
+func (s *Switch) Repair(ctx context.Context) ([]Repair, error) {
+	if err := s.take(ctx); err != nil {
+		return nil, err
+	}
+	defer s.give()
+	now, err := s.look(ctx)
+	if err != nil {
+		return nil, err
+	}
+	at := time.Now()
+	about := scope{all: true, not: map[string]bool{}}
+	for port, w := range s.wars {
+		if at.Before(w.next) {
+			about.not[port] = true
+		} else if at.Sub(w.last) > repairQuiet {
+			delete(s.wars, port)
+		}
+	}
+	changes, _ := plan(s.want, now)
+	changes = about.changes(changes, s.want.uplink.name)
+	_, err = s.bring(ctx, now, about)
+	if len(changes) == 0 {
+		return nil, err
+	}
+	var done []Repair
+	for i, c := range changes {
+		if slices.ContainsFunc(changes[:i], func(o change) bool { return o.port == c.port }) {
+			continue
+		}
+		w := s.wars[c.port]
+		if w == nil {
+			w = &war{port: "port " + c.port}
+			s.wars[c.port] = w
+		}
+		if text := w.fought(at, s.repaired(c.port, now, changes)); text != "" {
+			done = append(done, Repair{c.port, text})
+		}
+	}
+	return done, err
+}
+
+// repaired says what a port was and what was done.
+func (s *Switch) repaired(port string, was seen, changes []change) string {
+	text := fmt.Sprintf("port %s was a member of %s", port, list(was.port(port).members))
+	for _, c := range changes {
+		if c.port == port {
+			text += fmt.Sprintf("; made to %s %s", map[bool]string{true: "join", false: "leave"}[c.join], list(c.members))
+		}
+	}
+	return text
+}
