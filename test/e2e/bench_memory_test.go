@@ -33,12 +33,12 @@ func TestMemory(t *testing.T) {
 	if status != 0 {
 		t.Fatalf("moves: status %d:\n%s\nbatond's log:\n%s", status, output, b.must("tail -n 20 /var/log/batond.log"))
 	}
-	type memory struct{ moves, rss, hwm, anon, file int }
+	type memory struct{ moves, rss, hwm, anon, image int }
 	var seen []memory
 	took := 0
 	for line := range strings.Lines(output) {
 		var m memory
-		if _, err := fmt.Sscanf(line, "moves %d VmRSS %d VmHWM %d RssAnon %d RssFile %d", &m.moves, &m.rss, &m.hwm, &m.anon, &m.file); err == nil {
+		if _, err := fmt.Sscanf(line, "moves %d VmRSS %d VmHWM %d RssAnon %d RssShmem %d", &m.moves, &m.rss, &m.hwm, &m.anon, &m.image); err == nil {
 			seen = append(seen, m)
 		}
 		_, _ = fmt.Sscanf(line, "took %d ms", &took)
@@ -47,7 +47,7 @@ func TestMemory(t *testing.T) {
 		t.Fatalf("moves printed:\n%s", output)
 	}
 	for _, m := range seen {
-		figure(fmt.Sprintf("agent_rss_%d_moves_mib", m.moves), mib(m.rss), "MiB; %.2f of its own, %.2f at most until then", mib(m.anon), mib(m.hwm))
+		figure(fmt.Sprintf("agent_rss_%d_moves_mib", m.moves), mib(m.rss), "MiB: %.2f of its own, %.2f of the image; %.2f at most until then", mib(m.anon), mib(m.image), mib(m.hwm))
 	}
 	figure("agent_move_ms", float64(took)/1000, "ms a move, mean of 1000, emulated, from a client on the board")
 	if last := seen[4]; last.rss > residentMost {
