@@ -20,7 +20,7 @@ const portsLimit = 1.0
 // TestPorts compares how long package vlan and iproute2's bridge take for the
 // VLANs of 64 ports and an uplink. Ours reads back what it did as well.
 func TestPorts(t *testing.T) {
-	const ports, rounds = 64, 15
+	const ports, rounds = 64, 25
 	files := map[string]string{}
 	for _, tool := range []string{"ip", "bridge"} {
 		maps.Copy(files, dynamic(t, tool))
