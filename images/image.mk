@@ -11,10 +11,16 @@ images: ## build the images of all boards
 run-board: image ## boot BOARD under QEMU on this terminal (Ctrl-A X ends it); FLASH=1: from its flash
 	$(GO) run ./images/runboard -board $(BOARD) $(if $(FLASH),-flash)
 
-e2e: images ## boot the boards, move, cut the power in the middle of 5 moves
-	$(GO) test -tags e2e -count=1 -v -timeout 20m ./test/e2e/...
+e2e: images ## boot the boards; move, cut the power in the middle of 5 moves
+	$(GO) test -tags e2e -count=1 -v -timeout 40m ./test/e2e/...
 
 e2e-full: images ## as e2e, with 20 power cuts
-	BATON_E2E_FULL=1 $(GO) test -tags e2e -count=1 -v -timeout 60m ./test/e2e/...
+	BATON_E2E_FULL=1 $(GO) test -tags e2e -count=1 -v -timeout 90m ./test/e2e/...
 
-.PHONY: image images run-board e2e e2e-full
+bench-board: ## what is promised of the board in numbers: 'name value unit' a line
+	@for b in ast2600-evb amd64-q35; do $(GO) run ./images/mkimage -board $$b > $(BUILD)/bench-board.log || { cat $(BUILD)/bench-board.log; exit 1; }; done
+	@rm -f $(BUILD)/bench-board.txt
+	@BATON_FIGURES=$(CURDIR)/$(BUILD)/bench-board.txt $(GO) test -tags bench -count=1 -timeout 30m ./test/e2e > $(BUILD)/bench-board.log; \
+	 status=$$?; cat $(BUILD)/bench-board.txt; [ $$status = 0 ] || { cat $(BUILD)/bench-board.log; exit 1; }
+
+.PHONY: image images run-board e2e e2e-full bench-board

@@ -103,7 +103,7 @@ func tell(stdout io.Writer, process string, moves int) error {
 	if err != nil {
 		return err
 	}
-	keys := []string{"VmRSS", "VmHWM", "RssAnon", "RssFile"}
+	keys := []string{"VmRSS", "VmHWM", "RssAnon", "RssShmem"}
 	line := fmt.Sprintf("moves %d", moves)
 	for _, key := range keys {
 		found := false
