@@ -410,6 +410,19 @@ func TestImageWriteFails(t *testing.T) {
 	}
 }
 
+// TestStdinInterrupted: an interrupt ends the wait for a stdin that does not
+// end.
+func TestStdinInterrupted(t *testing.T) {
+	r, w := io.Pipe()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	tl := &tool{stdin: r}
+	if _, err := tl.readStdin(ctx, 100); !errors.Is(err, context.Canceled) {
+		t.Errorf("readStdin = %v", err)
+	}
+	_ = w.Close()
+}
+
 // TestDownloadStalls: a server that sends nothing any more is given up.
 func TestDownloadStalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

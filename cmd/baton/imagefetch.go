@@ -25,7 +25,7 @@ const (
 func (t *tool) fetchImage(ctx context.Context, from string, room int64) ([]byte, error) {
 	switch scheme, _, isURL := strings.Cut(from, "://"); {
 	case from == "-":
-		return readImage("stdin", t.stdin, room)
+		return t.readStdin(ctx, room)
 	case isURL && scheme == "http":
 		var image []byte
 		err := t.wait(ctx, "fetching "+from, func(ctx context.Context) (err error) {
@@ -42,6 +42,26 @@ func (t *tool) fetchImage(ctx context.Context, from string, room int64) ([]byte,
 	}
 	defer f.Close()
 	return readImage(from, f, room)
+}
+
+// readStdin can be interrupted, which a read itself can not be: it is left
+// behind then, and ends with this process.
+func (t *tool) readStdin(ctx context.Context, room int64) ([]byte, error) {
+	type result struct {
+		image []byte
+		err   error
+	}
+	read := make(chan result, 1)
+	go func() {
+		image, err := readImage("stdin", t.stdin, room)
+		read <- result{image, err}
+	}()
+	select {
+	case r := <-read:
+		return r.image, r.err
+	case <-ctx.Done():
+		return nil, fmt.Errorf("stdin: %w", ctx.Err())
+	}
 }
 
 func readImage(name string, r io.Reader, room int64) ([]byte, error) {

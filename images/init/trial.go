@@ -15,7 +15,7 @@ import (
 const (
 	trialCalm  = 10 * time.Second
 	trialEvery = time.Second
-	bankTime   = 10 * time.Second // for one change of the flash
+	bankTime   = 30 * time.Second // for one change of the flash: 2 MB are read before
 )
 
 // verdict is what to do with an image on trial.

@@ -88,7 +88,7 @@ func TestUpdate(t *testing.T) {
 	cancel()
 	b.vm.Kill()
 	u.boot()
-	if s := u.state("steady", "a"); !strings.Contains(s.Outcome, "bank b was started and not confirmed") {
+	if s := u.untilState("steady", "a"); !strings.Contains(s.Outcome, "bank b was started and not confirmed") {
 		t.Errorf("outcome after a trial that was cut short: %q", s.Outcome)
 	}
 
@@ -114,7 +114,7 @@ func TestUpdate(t *testing.T) {
 		t.Fatalf("the broken image ended by %s; want a restart", how)
 	}
 	u.boot()
-	if s := u.state("steady", "b"); !strings.Contains(s.Outcome, "given up") {
+	if s := u.untilState("steady", "b"); !strings.Contains(s.Outcome, "given up") {
 		t.Errorf("outcome of the broken image: %q", s.Outcome)
 	}
 	t.Logf("boots: %d, in %v", len(b.boots), b.boots)
@@ -345,12 +345,14 @@ func (u *update) state(state, runs string) imageStatus {
 	return s
 }
 
-func (u *update) untilState(state, runs string) {
+// untilState waits for what init does at a start.
+func (u *update) untilState(state, runs string) (s imageStatus) {
 	u.t.Helper()
 	u.until("bank "+runs+" is "+state, func() bool {
-		s := u.status()
+		s = u.status()
 		return s.State == state && s.Runs == runs
 	})
+	return s
 }
 
 func (u *update) until(what string, is func() bool) {
