@@ -140,12 +140,14 @@ func (g *guard) run(ctx context.Context) {
 		case <-t.C:
 		}
 		begin, every := time.Now(), g.every()
-		g.once(every)
-		// A young process is looked at soon: who waits for it to be ready, a
-		// trial above all, need not wait longer.
+		g.once(every / 2)
 		pause := every
-		if h := g.health(); h.is == young || h.is == starting {
+		switch h := g.health(); {
+		case h.is == young || h.is == starting:
+			// Who waits for it to be ready need not wait longer.
 			pause = min(every, youngEvery)
+		case h.is == silent:
+			pause = every / 2 // which has passed where it was waited for an answer
 		}
 		t.Reset(max(0, pause-time.Since(begin)))
 	}

@@ -330,6 +330,9 @@ func TestGuardOverTime(t *testing.T) {
 		}
 		cancel()
 		<-done
+		if len(k.said) != 1 || !strings.HasPrefix(k.said[0], "the agent does not answer: the watchdog is not fed, and restarts the board in 1") {
+			t.Errorf("said: %q", k.said)
+		}
 	})
 }
 
