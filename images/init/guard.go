@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"sync"
 	"time"
@@ -35,7 +34,7 @@ var answers = [...]struct {
 	name string
 	feed bool
 }{
-	ended:     {"ended", true},
+	ended:     {"not running", true},
 	young:     {"starting", true},
 	starting:  {"starting", true},
 	well:      {"ok", true},
@@ -95,8 +94,10 @@ type guard struct {
 
 	pid      int  // of the process that answered last
 	ready    int  // of the process that was said to be ready
-	starved  bool // the watchdog was not fed after the last question
+	misses   int  // questions in a row after which the watchdog was not fed
+	told     bool // it was said that it is not
 	failed   bool // the watchdog did not take its food
+	fed      time.Time
 	reported time.Time
 }
 
@@ -139,12 +140,14 @@ func (g *guard) run(ctx context.Context) {
 		case <-t.C:
 		}
 		begin, every := time.Now(), g.every()
-		g.once(every)
-		// A young process is looked at soon: who waits for it to be ready, a
-		// trial above all, need not wait longer.
+		g.once(every / 2)
 		pause := every
-		if h := g.health(); h.is == young || h.is == starting {
+		switch h := g.health(); {
+		case h.is == young || h.is == starting:
+			// Who waits for it to be ready need not wait longer.
 			pause = min(every, youngEvery)
+		case h.is == silent:
+			pause = every / 2 // which has passed where it was waited for an answer
 		}
 		t.Reset(max(0, pause-time.Since(begin)))
 	}
@@ -193,28 +196,38 @@ func (g *guard) once(patience time.Duration) {
 	g.report.update(func(s *state) {
 		s.Agent = agentState{PID: p.pid, Restarts: p.restarts, Health: is.String(), Text: answer, SinceS: seconds(time.Since(now.since))}
 		if s.Watchdog != nil {
-			s.Watchdog.Fed = d != nil && !g.starved && !g.failed
+			s.Watchdog.Fed = d != nil && g.misses == 0 && !g.failed
 		}
 	})
 }
 
-// act feeds the watchdog, or does not, and says when that changes.
+// act feeds the watchdog, or does not, and says when that changes. One answer
+// that does not come in time is not spoken of: a machine may be that busy.
 func (g *guard) act(d dog, now health) {
 	feed := answers[now.is].feed
+	g.misses++
+	if feed {
+		g.misses = 0
+	}
 	if d != nil && feed {
 		err := d.feed()
 		if err != nil && !g.failed {
 			g.say("watchdog: it does not take its food, and restarts the board in %v at most: %v", d.timeout(), err)
 		}
 		g.failed = err != nil
+		g.fed = time.Now()
 	}
-	if feed == !g.starved {
+	told := g.misses >= 2 || g.misses == 1 && now.is != silent
+	if told == g.told {
 		return
 	}
-	g.starved = !feed
-	what := fmt.Sprintf("the agent %s", now.is)
-	if now.is == stuck {
+	g.told = told
+	what := "the agent is " + now.is.String()
+	switch now.is {
+	case stuck:
 		what = "the agent is " + now.text
+	case silent:
+		what = "the agent " + now.is.String()
 	}
 	switch {
 	case feed:
@@ -222,6 +235,6 @@ func (g *guard) act(d dog, now health) {
 	case d == nil:
 		g.say("%s; there is no watchdog to restart the board: 'reboot' does", what)
 	default:
-		g.say("%s: the watchdog is not fed, and restarts the board in %v unless it comes back", what, d.timeout())
+		g.say("%s: the watchdog is not fed, and restarts the board in %v unless it comes back", what, (d.timeout() - time.Since(g.fed)).Round(time.Second))
 	}
 }

@@ -242,17 +242,22 @@ func TestGuard(t *testing.T) {
 	}
 	a.set("ok")
 	k.once(patience)
+	if got := k.said[len(k.said)-1]; got != "the agent is ok: the watchdog is fed again" {
+		t.Errorf("well again: %q", got)
+	}
 	a.set("")
 	k.now.started = time.Now().Add(-time.Hour)
-	for range 3 {
-		k.once(patience)
+	k.once(patience)
+	if n := len(k.said); n != 3 {
+		t.Errorf("one answer that did not come: said %q", k.said[3:])
 	}
+	k.once(patience)
 	if s := k.state(t); k.dog.times() != 5 || s.Agent.Health != "does not answer" || s.Watchdog.Fed {
 		t.Errorf("silent: fed %d times, %+v", k.dog.times(), s)
 	}
 	k.runs(process{restarts: 1})
 	k.once(patience)
-	if s := k.state(t); k.dog.times() != 6 || s.Agent.Health != "ended" || s.Agent.PID != 0 || s.Agent.Restarts != 1 || !s.Watchdog.Fed {
+	if s := k.state(t); k.dog.times() != 6 || s.Agent.Health != "not running" || s.Agent.PID != 0 || s.Agent.Restarts != 1 || !s.Watchdog.Fed {
 		t.Errorf("ended: fed %d times, %+v", k.dog.times(), s)
 	}
 	k.dog.err = errors.New("no such device")
@@ -261,9 +266,9 @@ func TestGuard(t *testing.T) {
 	want := []string{
 		"the agent is ready, and ok",
 		"the agent is stuck poller of bus engines, for 1m1s: the watchdog is not fed, and restarts the board in 15s unless it comes back",
-		"the agent ok: the watchdog is fed again",
+		"the agent is ok: the watchdog is fed again",
 		"the agent does not answer: the watchdog is not fed, and restarts the board in 15s unless it comes back",
-		"the agent ended: the watchdog is fed again",
+		"the agent is not running: the watchdog is fed again",
 		"watchdog: it does not take its food, and restarts the board in 15s at most: no such device",
 	}
 	if got := strings.Join(k.said, "\n"); got != strings.Join(want, "\n") {
@@ -325,6 +330,9 @@ func TestGuardOverTime(t *testing.T) {
 		}
 		cancel()
 		<-done
+		if len(k.said) != 1 || !strings.HasPrefix(k.said[0], "the agent does not answer: the watchdog is not fed, and restarts the board in 1") {
+			t.Errorf("said: %q", k.said)
+		}
 	})
 }
 
