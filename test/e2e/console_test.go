@@ -35,7 +35,7 @@ func TestConsole(t *testing.T) {
 	if check := typed("check", `(?s)ok .*?(\d+) ok, \d+ warn, (\d+) fail\..*?baton> `); check[2] != "0" {
 		t.Errorf("a board that is well:\n%s", check[0])
 	} else {
-		for _, want := range []string{"bus i2c-", "engine ", "chip ", "watchdog hardware: /dev/watchdog", "init agent: healthy"} {
+		for _, want := range []string{"bus engines: /dev/i2c-", "engine ", "chip ", "watchdog hardware: /dev/watchdog", "init agent: healthy"} {
 			if !strings.Contains(check[0], want) {
 				t.Errorf("the check has no %q:\n%s", want, check[0])
 			}
