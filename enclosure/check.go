@@ -82,7 +82,7 @@ type (
 // checkPoller tells whether the loop that looks at engines runs.
 func (e *Enclosure) checkPoller() CheckLine {
 	const late = 10 * time.Second // it looks every second; recovery may take a while
-	l := CheckLine{Area: "agent", Subject: "poller", Level: CheckOK, Text: "it looks at every engine"}
+	l := CheckLine{Area: "agent", Subject: "poller", Level: CheckOK, Text: "there is no engine that it can look at now"}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	var old []string
@@ -99,7 +99,7 @@ func (e *Enclosure) checkPoller() CheckLine {
 	if len(old) > 0 {
 		l.Level, l.Text = CheckWarn, fmt.Sprintf("%s: not looked at for more than %v", strings.Join(old, " "), late)
 		l.Next = "look at the agent's log; if it goes on, restart the agent: no link changes"
-	} else {
+	} else if n > 0 {
 		l.Text = fmt.Sprintf("engines looked at in the last %v: %d of %d", late, n, len(e.slots))
 	}
 	return l

@@ -182,6 +182,15 @@ type initSays struct {
 	ModulesFailed []string `json:"modules_failed"`
 }
 
+// agentEnds tells that init has started the agent again and again, and that it
+// does not run: there is something to mend before it will.
+func (l local) agentEnds() bool {
+	const again = 3
+	var s initSays
+	data, err := os.ReadFile(l.path(initState))
+	return err == nil && json.Unmarshal(data, &s) == nil && s.Agent.Health == "ended" && s.Agent.Restarts >= again
+}
+
 // init says how init sees things; nothing where another init runs.
 func (l local) init() (lines []mgmt.CheckLine) {
 	data, err := os.ReadFile(l.path(initState))

@@ -262,7 +262,7 @@ func (c *session) first(ctx context.Context) error {
 	if !c.in.tty {
 		return nil
 	}
-	found, err := c.lock.first(ctx, sinceBoot(), func() {
+	found, err := c.lock.first(ctx, sinceBoot(), newLocal("").agentEnds, func() {
 		c.say("Waiting up to %v for the agent, which knows whether there is a password.", agentWait)
 	})
 	switch {

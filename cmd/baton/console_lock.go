@@ -28,8 +28,9 @@ type lock struct {
 }
 
 const (
-	// agentWait is how long the agent may take to say that there is a password.
-	agentWait = 15 * time.Second
+	// agentWait is how long the agent may take to say that there is a password:
+	// some seconds on a board, ten times that on an emulated one under load.
+	agentWait = 45 * time.Second
 	// startTime is how long after power-up an agent may still be starting.
 	startTime = 2 * time.Minute
 	agentPoll = 100 * time.Millisecond
@@ -69,7 +70,9 @@ func (l *lock) read() (bool, error) {
 // first reads the file, and waits for it where the controller has run for no
 // longer than uptime: a console that opens before its agent has started would be
 // open for all.
-func (l *lock) first(ctx context.Context, uptime time.Duration, waiting func()) (found bool, err error) {
+//
+// hopeless says that there is nothing to wait for.
+func (l *lock) first(ctx context.Context, uptime time.Duration, hopeless func() bool, waiting func()) (found bool, err error) {
 	found, err = l.read()
 	if found || err != nil || uptime > startTime {
 		return found, err
@@ -89,6 +92,9 @@ func (l *lock) first(ctx context.Context, uptime time.Duration, waiting func()) 
 		}
 		if found, err := l.read(); found || err != nil {
 			return found, err
+		}
+		if hopeless() {
+			return false, nil
 		}
 	}
 }

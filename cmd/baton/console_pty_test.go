@@ -103,7 +103,7 @@ func (s *sitting) shown() string {
 // sees waits until text has appeared behind what was seen before.
 func (s *sitting) sees(text string) {
 	s.t.Helper()
-	for begin := time.Now(); time.Since(begin) < 20*time.Second; time.Sleep(2 * time.Millisecond) {
+	for begin := time.Now(); time.Since(begin) < agentWait+20*time.Second; time.Sleep(2 * time.Millisecond) {
 		all := s.shown()
 		if i := strings.Index(all[s.from:], text); i >= 0 {
 			s.from += i + len(text)
@@ -343,26 +343,40 @@ func TestLockFile(t *testing.T) {
 	}
 	l := lock{dir: dir}
 	silent := func() { t.Error("it waits for an agent") }
-	if found, err := l.first(t.Context(), time.Hour, silent); found || err != nil || l.idle() != 0 {
+	never := func() bool { return false }
+	if found, err := l.first(t.Context(), time.Hour, never, silent); found || err != nil || l.idle() != 0 {
 		t.Errorf("without a file: %v, %v, %+v", found, err, l)
 	}
 	write("{")
-	if _, err := l.first(t.Context(), time.Hour, silent); err == nil {
+	if _, err := l.first(t.Context(), time.Hour, never, silent); err == nil {
 		t.Error("half a file is believed")
 	}
 	write(`{"password":"x"}`)
-	if found, err := l.first(t.Context(), 0, silent); !found || err != nil || l.idle() != config.DefaultLockAfter {
+	if found, err := l.first(t.Context(), 0, never, silent); !found || err != nil || l.idle() != config.DefaultLockAfter {
 		t.Errorf("%v, %v, %+v", found, err, l)
 	}
 	if err := os.Remove(name); err != nil {
 		t.Fatal(err)
 	}
 	l = lock{dir: dir}
-	found, err := l.first(t.Context(), time.Second, func() {
+	found, err := l.first(t.Context(), time.Second, never, func() {
 		time.AfterFunc(2*agentPoll, func() { write(`{"password":"y","lock_after_ms":5}`) })
 	})
 	if !found || err != nil || l.encoded != "y" {
 		t.Errorf("an agent that starts later: %v, %v, %+v", found, err, l)
+	}
+	if err := os.Remove(name); err != nil {
+		t.Fatal(err)
+	}
+	ends := board(t, map[string]string{initState: `{"agent":{"health":"ended","restarts":3}}`})
+	l, began := lock{dir: dir}, time.Now()
+	if found, err := l.first(t.Context(), time.Second, ends.agentEnds, func() {}); found || err != nil || time.Since(began) > agentWait/2 {
+		t.Errorf("an agent that ends again and again: %v, %v after %v", found, err, time.Since(began))
+	}
+	for _, other := range []string{`{"agent":{"health":"starting","restarts":3}}`, `{"agent":{"health":"ended","restarts":1}}`, "{"} {
+		if board(t, map[string]string{initState: other}).agentEnds() {
+			t.Errorf("it is given up for %s", other)
+		}
 	}
 }
 
