@@ -53,7 +53,7 @@ func (m *Memory) mount(ctx context.Context) {
 		m.problem = &Error{Code: CodeStore, Where: sc.Name, What: what, Err: err, State: "nothing was written; status is served, changes are refused", Next: next}
 	}
 	if sc.Medium == nil {
-		fail("the store's medium could not be opened", "check bus, address and part in the configuration", sc.Problem)
+		fail("the store's medium could not be opened", "check what the configuration says of the store, and that the kernel has the driver of its medium", sc.Problem)
 		return
 	}
 	so := nvm.Options{Suspect: !m.options.SameBoot, ReservePages: storeReserve}

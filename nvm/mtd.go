@@ -1,7 +1,6 @@
 package nvm
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -235,16 +234,14 @@ func whole(f func([]byte, int64) (int, error), p []byte, off int64) error {
 func FindMTD(name string) (path string, err error) { return findMTD(os.DirFS("/"), name) }
 
 func findMTD(root fs.FS, name string) (string, error) {
-	f, err := root.Open("proc/mtd")
+	table, err := fs.ReadFile(root, "proc/mtd")
 	if err != nil {
 		return "", fmt.Errorf("nvm: partition %q: this kernel has no MTD: %w", name, err)
 	}
-	defer f.Close()
 	var found, names []string
-	lines := bufio.NewScanner(f)
-	for lines.Scan() {
+	for line := range strings.Lines(string(table)) {
 		// mtd0: 00080000 00010000 "u-boot"
-		dev, rest, ok := strings.Cut(lines.Text(), ": ")
+		dev, rest, ok := strings.Cut(strings.TrimSpace(line), ": ")
 		_, quoted, ok2 := strings.Cut(rest, `"`)
 		got, ok3 := strings.CutSuffix(quoted, `"`)
 		if !ok || !ok2 || !ok3 {
@@ -254,9 +251,6 @@ func findMTD(root fs.FS, name string) (string, error) {
 		if got == name {
 			found = append(found, "/dev/"+dev)
 		}
-	}
-	if err := lines.Err(); err != nil {
-		return "", fmt.Errorf("nvm: partition %q: /proc/mtd: %w", name, err)
 	}
 	switch len(found) {
 	case 0:

@@ -24,6 +24,8 @@ type SPI25 struct {
 	PollAfter time.Duration
 	// PollEvery is slept between polls.
 	PollEvery time.Duration
+	// Limit is how long a transfer may take, beside its bytes, before ErrWedged.
+	Limit time.Duration
 
 	conn  SPIConn
 	part  Part25
@@ -67,9 +69,11 @@ const (
 	// maxExchange is the longest transfer: spidev's buffer, unless its module
 	// was told otherwise (bufsiz in drivers/spi/spidev.c).
 	maxExchange = 4096
-	// exchangeLimit bounds a transfer beside its bytes, exchangeByte what a
-	// byte takes: 8 bits at 100 kHz, and some.
-	exchangeLimit = time.Second
+	// exchangeLimit bounds a transfer beside its bytes: drivers give up by
+	// themselves after some 2 s (spi_imx_calculate_timeout in
+	// drivers/spi/spi-imx.c), and say more. exchangeByte is what a byte takes:
+	// 8 bits at 100 kHz, and some.
+	exchangeLimit = 3 * time.Second
 	exchangeByte  = 100 * time.Microsecond
 )
 
@@ -80,6 +84,7 @@ func NewSPI25(conn SPIConn, part Part25) *SPI25 {
 		Slack:     10 * time.Millisecond,
 		PollAfter: part.WriteMax / 2,
 		PollEvery: 200 * time.Microsecond,
+		Limit:     exchangeLimit,
 		conn:      conn,
 		part:      part,
 		owner:     newOwner(),
@@ -271,7 +276,7 @@ func (s *SPI25) exchange(ctx context.Context, w []byte, n int) ([]byte, error) {
 	if n > 0 {
 		in = make([]byte, len(out))
 	}
-	limit := exchangeLimit + time.Duration(len(out))*exchangeByte
+	limit := s.Limit + time.Duration(len(out))*exchangeByte
 	if err := s.owner.do(ctx, limit, func() error { return s.conn.Tx(out, in) }); err != nil {
 		return nil, err
 	}

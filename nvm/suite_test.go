@@ -3,6 +3,7 @@ package nvm_test
 import (
 	"path/filepath"
 	"testing"
+	"time"
 
 	"baton/nvm"
 	"baton/nvm/nvmtest"
@@ -42,25 +43,31 @@ func openSuiteFile(t *testing.T, _ uint64) nvmtest.Subject {
 	return nvmtest.Subject{Medium: open(), Reopen: open}
 }
 
-// worldPower cuts that of the simulator.
+// worldPower cuts that of the simulator, inside write cycles.
 type worldPower struct{ *sim.World }
 
 func (w worldPower) Arm(n int, seed uint64) {
 	w.SetTear(sim.Tear{Kind: sim.TearKind(seed % 6), Seed: seed, Unstable: int(seed/6%4) * 3})
-	w.CutAt(w.Positions() + 1 + uint64(n))
+	w.OnPosition(func(p sim.Position) {
+		if p.Kind != sim.PositionCycle {
+			return
+		}
+		if n--; n == -1 {
+			w.CutAfter(time.Duration(seed%5) * time.Millisecond)
+		}
+	})
 }
 
 func (w worldPower) Off() bool { return !w.Powered() }
 
 // PowerOn also takes back an order for a cut that has not come.
 func (w worldPower) PowerOn() {
-	if !w.Powered() {
-		w.World.PowerOn()
-	}
-	w.CutAt(1 << 62)
+	w.OnPosition(nil)
+	w.CutAfter(-1)
+	w.World.PowerOn()
 }
 
-func (w worldPower) Count() int { return int(w.Positions()) }
+func (w worldPower) Count() int { return int(w.Chip("c").PageWrites()) }
 
 func openSuiteEEPROM(*testing.T, uint64) nvmtest.Subject {
 	w := sim.New(sim.Spec{Buses: []sim.BusSpec{{Name: "b"}}, Chips: []sim.ChipSpec{{Name: "c", Bus: "b", Addr: 0x50, Part: "24c64"}}})
