@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -105,11 +106,15 @@ func (s *Switch) Repair(ctx context.Context) ([]Repair, error) {
 
 // repaired says what a port was and what was done.
 func (s *Switch) repaired(port string, was seen, changes []change) string {
-	text := fmt.Sprintf("port %s was a member of %s", port, list(was.port(port).members))
+	text := []string{fmt.Sprintf("port %s was a member of %s", port, list(was.port(port).members))}
 	for _, c := range changes {
-		if c.port == port {
-			text += fmt.Sprintf("; made to %s %s", map[bool]string{true: "join", false: "leave"}[c.join], list(c.members))
+		switch {
+		case c.port != port:
+		case c.join:
+			text = append(text, "made to join "+list(c.members))
+		default:
+			text = append(text, "made to leave "+list(c.members))
 		}
 	}
-	return text
+	return strings.Join(text, "; ")
 }

@@ -167,9 +167,9 @@ func (s *Switch) String() string {
 	if s == nil {
 		return "none"
 	}
-	text := fmt.Sprintf("%s, uplink %s %s", s.Bridge, s.Uplink, s.Mode)
+	text := []string{s.Bridge, fmt.Sprintf("uplink %s %s", s.Uplink, s.Mode)}
 	for _, g := range sortedKeys(s.VLANs) {
-		text += fmt.Sprintf(", group %s is VLAN %d", g, s.VLANs[g])
+		text = append(text, fmt.Sprintf("group %s is VLAN %d", g, s.VLANs[g]))
 	}
-	return text
+	return strings.Join(text, ", ")
 }
