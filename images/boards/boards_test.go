@@ -2,6 +2,7 @@ package boards
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -157,5 +158,30 @@ func TestFlashEdits(t *testing.T) {
 	}
 	if got := b.BankSize(); got != 0x70000 {
 		t.Errorf("BankSize = %#x; want 0x70000", got)
+	}
+}
+
+// TestPage: docs/board.md names every board, and has the flash as it is.
+func TestPage(t *testing.T) {
+	page, err := os.ReadFile("../../docs/board.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range Names() {
+		if !strings.Contains(string(page), "\n| `"+name+"` | ") {
+			t.Errorf("docs/board.md has no row for board %s", name)
+		}
+		b, err := Load(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range b.Flash {
+			for _, p := range f.Partitions {
+				row := fmt.Sprintf("\n| `%s` | %#x | %#x | ", p.Name, uint64(p.Offset), uint64(p.Size))
+				if !strings.Contains(string(page), row) {
+					t.Errorf("docs/board.md has no row %q", row)
+				}
+			}
+		}
 	}
 }

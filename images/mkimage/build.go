@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"baton/images/boards"
+	"baton/images/fit/mkfit"
 	"baton/images/kernel"
 	"baton/images/rootfs"
 )
@@ -20,6 +21,7 @@ type builder struct {
 	board   *boards.Board
 	kernels string // folder
 	update  bool
+	key     *mkfit.Key // nil = the FIT image is not signed
 
 	pkg     *kernel.Package
 	modules []kernel.Module
@@ -62,6 +64,9 @@ func (b *builder) build(ctx context.Context, out string, report io.Writer) error
 		return err
 	}
 	if err := rootfs.Compress(ctx, initramfs, b.board.XZ); err != nil {
+		return err
+	}
+	if err := b.fit(ctx, work); err != nil {
 		return err
 	}
 	if err := b.manifest(work); err != nil {
@@ -223,7 +228,7 @@ func (b *builder) manifest(dir string) error {
 	for _, mod := range b.modules {
 		m.Modules = append(m.Modules, mod.Name)
 	}
-	for _, name := range b.board.BootFiles() {
+	for _, name := range append(b.board.BootFiles(), fitFile) {
 		data, err := os.ReadFile(filepath.Join(dir, name))
 		if err != nil {
 			return err
@@ -250,5 +255,18 @@ func (b *builder) sizes(dir string, report io.Writer) error {
 		}
 		fmt.Fprintf(report, "  %-18s %10d bytes\n", name, info.Size())
 	}
+	info, err := os.Stat(filepath.Join(dir, fitFile))
+	if err != nil {
+		return err
+	}
+	room := ""
+	if bank := b.board.BankSize(); bank != 0 {
+		room = fmt.Sprintf(", %d%% of a bank of %d", 100*info.Size()/bank, bank)
+	}
+	signed := "NOT SIGNED: BATON_SIGN_KEY=KEY.pem signs it"
+	if b.key != nil {
+		signed = "signed"
+	}
+	fmt.Fprintf(report, "  %-18s %10d bytes%s; %s\n", fitFile, info.Size(), room, signed)
 	return nil
 }

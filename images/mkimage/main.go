@@ -3,7 +3,9 @@
 //	go run ./images/mkimage -board ast2600-evb
 //
 // It leaves them in build/images/BOARD and prints their sizes. The same source,
-// tool chain and kernel package give the same bytes.
+// tool chain and kernel package give the same bytes. All three are in image.fit
+// as well, a FIT image as U-Boot boots it, signed with the RSA key that the file
+// BATON_SIGN_KEY holds.
 package main
 
 import (
@@ -18,6 +20,7 @@ import (
 	"syscall"
 
 	"baton/images/boards"
+	"baton/images/fit/mkfit"
 )
 
 func main() {
@@ -52,6 +55,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		board:   board,
 		kernels: filepath.Join(*build, "kernels"),
 		update:  *update,
+	}
+	if file := os.Getenv("BATON_SIGN_KEY"); file != "" {
+		if b.key, err = mkfit.ReadKey(file); err != nil {
+			return err
+		}
 	}
 	return b.build(ctx, filepath.Join(*build, "images", board.Name), stdout)
 }

@@ -10,8 +10,10 @@ import (
 var tools = []struct{ command, debian string }{
 	{"apt-get", "apt"},
 	{"dpkg-deb", "dpkg"},
+	{"dtc", "device-tree-compiler"},
 	{"fdtput", "device-tree-compiler"},
 	{"git", "git"},
+	{"mkimage", "u-boot-tools"},
 	{"xz", "xz-utils"},
 }
 

@@ -1,6 +1,8 @@
 package qemu
 
 import (
+	"bufio"
+	"io"
 	"strings"
 	"testing"
 )
@@ -35,5 +37,27 @@ func TestFollow(t *testing.T) {
 		if got := q.how(); got != tt.want {
 			t.Errorf("%s: ending = %q; want %q", tt.name, got, tt.want)
 		}
+	}
+}
+
+// TestQMP plays QEMU: it gets what switches events on, and ends.
+func TestQMP(t *testing.T) {
+	q, err := newQMP()
+	if err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(q.theirs).ReadString('\n')
+	if err != nil || !strings.Contains(line, "qmp_capabilities") {
+		t.Errorf("QEMU is told %q, %v", line, err)
+	}
+	if _, err := io.WriteString(q.theirs, `{"event": "SHUTDOWN", "data": {"guest": true, "reason": "guest-reset"}}`); err != nil {
+		t.Fatal(err)
+	}
+	if err := q.theirs.Close(); err != nil {
+		t.Fatal(err)
+	}
+	<-q.ended
+	if got := q.how(); got != EndReset {
+		t.Errorf("ending = %q; want %q", got, EndReset)
 	}
 }

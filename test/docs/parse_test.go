@@ -20,7 +20,7 @@ import (
 var later = []string{"migrate", "host check", "host reconcile"}
 
 // others are programs that pages may tell people to use, beside ours.
-var others = []string{"apt-get", "cat", "cp", "curl", "git", "install", "journalctl", "ls", "mkdir", "systemctl", "systemd-analyze"}
+var others = []string{"apt-get", "cat", "cp", "curl", "git", "install", "journalctl", "ls", "mkdir", "mkimage", "openssl", "systemctl", "systemd-analyze"}
 
 // checkText checks the commands of a block that is not run.
 func checkText(b block) (errs []error) {
