@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path"
@@ -125,9 +126,7 @@ func newBoardWith(t *testing.T, name string, o options) *board {
 func overlay(t *testing.T, hardware *boards.Board, archive string, o options) string {
 	t.Helper()
 	files := map[string]string{}
-	for to, from := range o.files {
-		files[to] = from
-	}
+	maps.Copy(files, o.files)
 	dir := t.TempDir()
 	for _, p := range o.programs {
 		out := filepath.Join(dir, p.name)

@@ -104,12 +104,12 @@ func tell(stdout io.Writer, process string, moves int) error {
 		return err
 	}
 	keys := []string{"VmRSS", "VmHWM", "RssAnon", "RssShmem"}
-	line := fmt.Sprintf("moves %d", moves)
+	words := []string{fmt.Sprintf("moves %d", moves)}
 	for _, key := range keys {
 		found := false
 		for s := bufio.NewScanner(bytes.NewReader(text)); s.Scan(); {
 			if name, value, ok := strings.Cut(s.Text(), ":"); ok && name == key {
-				line += " " + key + " " + strings.TrimSuffix(strings.TrimSpace(value), " kB")
+				words = append(words, key, strings.TrimSuffix(strings.TrimSpace(value), " kB"))
 				found = true
 			}
 		}
@@ -117,6 +117,6 @@ func tell(stdout io.Writer, process string, moves int) error {
 			return fmt.Errorf("%s/status has no %s", process, key)
 		}
 	}
-	_, err = fmt.Fprintln(stdout, line)
+	_, err = fmt.Fprintln(stdout, strings.Join(words, " "))
 	return err
 }

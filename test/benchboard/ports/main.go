@@ -101,19 +101,19 @@ func (b *bench) prepare(n int) error {
 		b.ports = append(b.ports, p)
 		b.groups[p] = uint16(firstGroup + i)
 	}
-	links := fmt.Sprintf("link add %s type bridge vlan_filtering 1\n", bridgeName)
+	links := []string{fmt.Sprintf("link add %s type bridge vlan_filtering 1", bridgeName)}
 	names := append([]string{uplinkName}, b.ports...)
 	for i := 0; i < len(names); i += 2 {
 		other := "spare"
 		if i+1 < len(names) {
 			other = names[i+1]
 		}
-		links += fmt.Sprintf("link add %s type veth peer name %s\n", names[i], other)
+		links = append(links, fmt.Sprintf("link add %s type veth peer name %s", names[i], other))
 	}
 	for _, p := range names {
-		links += fmt.Sprintf("link set dev %s master %s\n", p, bridgeName)
+		links = append(links, fmt.Sprintf("link set dev %s master %s", p, bridgeName))
 	}
-	file, err := b.write("links", links)
+	file, err := b.write("links", links...)
 	if err != nil {
 		return err
 	}
@@ -121,17 +121,17 @@ func (b *bench) prepare(n int) error {
 		return err
 	}
 
-	program := fmt.Sprintf("vlan add dev %s vid %d-%d\n", uplinkName, firstGroup, firstGroup+n-1)
-	reset := fmt.Sprintf("vlan del dev %s vid 2-4094\n", uplinkName)
+	program := []string{fmt.Sprintf("vlan add dev %s vid %d-%d", uplinkName, firstGroup, firstGroup+n-1)}
+	reset := []string{fmt.Sprintf("vlan del dev %s vid 2-4094", uplinkName)}
 	for _, p := range b.ports {
-		program += fmt.Sprintf("vlan del dev %s vid 1\nvlan add dev %s vid %d\n", p, p, b.groups[p])
-		reset += fmt.Sprintf("vlan del dev %s vid 2-4094\nvlan add dev %s vid 1 pvid untagged\n", p, p)
+		program = append(program, "vlan del dev "+p+" vid 1", fmt.Sprintf("vlan add dev %s vid %d", p, b.groups[p]))
+		reset = append(reset, "vlan del dev "+p+" vid 2-4094", "vlan add dev "+p+" vid 1 pvid untagged")
 	}
-	b.commands = strings.Count(program, "\n")
+	b.commands = len(program)
 	var errs [3]error
-	b.program, errs[0] = b.write("program", program)
-	b.reset, errs[1] = b.write("reset", reset)
-	b.nothing, errs[2] = b.write("nothing", "")
+	b.program, errs[0] = b.write("program", program...)
+	b.reset, errs[1] = b.write("reset", reset...)
+	b.nothing, errs[2] = b.write("nothing")
 	if err := errors.Join(errs[:]...); err != nil {
 		return err
 	}
@@ -150,9 +150,9 @@ func (b *bench) prepare(n int) error {
 	return nil
 }
 
-func (b *bench) write(name, text string) (string, error) {
+func (b *bench) write(name string, lines ...string) (string, error) {
 	file := filepath.Join(b.dir, name)
-	return file, os.WriteFile(file, []byte(text), 0o600)
+	return file, os.WriteFile(file, []byte(strings.Join(append(lines, ""), "\n")), 0o600)
 }
 
 // do runs a program and returns what it prints.
