@@ -53,26 +53,32 @@ func openHardware(seed *config.Config, log *slog.Logger) *hardware {
 	return h
 }
 
-// awaitStore waits, no longer than storeWait, until the store's device is there:
-// its driver may be loaded while the agent starts. What is absent then is said
-// in the status, and looked for by awaitMedium.
-func awaitStore(ctx context.Context, c *config.Config, log *slog.Logger) {
+// awaitDevices waits until the devices of the configuration are there: their
+// drivers may be loaded while the agent starts. For the store's it waits up to
+// storeWait, for others up to deviceWait. What is absent then is said in the
+// status, and looked for by awaitMedium, or when it is used. waits is told what
+// is waited for.
+func awaitDevices(ctx context.Context, c *config.Config, log *slog.Logger, waits func(what string)) {
 	begin := time.Now()
-	tick := time.NewTicker(storeLook)
+	tick := time.NewTicker(deviceLook)
 	defer tick.Stop()
 	for said := false; ; said = true {
-		absent := storeAbsent(c)
-		if absent == nil {
+		most, what := storeWait, storeAbsent(c)
+		if what == nil {
+			most, what = deviceWait, deviceAbsent(c)
+		}
+		if what == nil {
 			if said {
-				log.Info("the store's device is there", "waited", time.Since(begin).Round(time.Millisecond))
+				log.Info("the devices are there", "waited", time.Since(begin).Round(time.Millisecond))
 			}
 			return
 		}
 		if !said {
-			log.Info("waits for the store's device", "err", absent, "most", storeWait)
+			log.Info("waits for a device", "err", what, "most", most)
+			waits(what.Error())
 		}
-		if time.Since(begin) >= storeWait {
-			log.Error("the store's device has not come; the agent starts without it", "err", absent)
+		if time.Since(begin) >= most {
+			log.Error("a device has not come; the agent starts without it", "err", what)
 			return
 		}
 		select {
@@ -83,12 +89,40 @@ func awaitStore(ctx context.Context, c *config.Config, log *slog.Logger) {
 	}
 }
 
-// Bounds of the wait for the store's device.
+// Bounds of the wait for devices.
 const (
 	storeWait  = 10 * time.Second
-	storeLook  = 20 * time.Millisecond
+	deviceWait = 2 * time.Second
+	deviceLook = 10 * time.Millisecond
 	mediumLook = 5 * time.Second
 )
+
+// deviceAbsent is an error where a device of this machine's that slots need is
+// not there.
+func deviceAbsent(c *config.Config) error {
+	var paths []string
+	for _, s := range c.Slots {
+		paths = append(paths, c.Buses[s.Bus], s.EEPROM.SPI)
+		if s.Reload != nil && !s.Reload.None {
+			paths = append(paths, s.Reload.GPIO.Chip)
+		}
+	}
+	for _, path := range paths {
+		if err := absent(path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// absent is an error where path is a device's and there is none.
+func absent(path string) error {
+	if !strings.HasPrefix(path, "/dev/") {
+		return nil // a socket of the simulator's, or a file, which is made
+	}
+	_, err := os.Stat(path)
+	return notThere(err)
+}
 
 // storeAbsent is an error where the store's device is one of this machine's
 // and there is none.
@@ -110,11 +144,7 @@ func storeAbsent(c *config.Config) error {
 			path = cmp.Or(c.Slots[i].EEPROM.SPI, c.Buses[c.Slots[i].Bus])
 		}
 	}
-	if !strings.HasPrefix(path, "/dev/") {
-		return nil // a socket of the simulator's, or a file, which is made
-	}
-	_, err := os.Stat(path)
-	return notThere(err)
+	return absent(path)
 }
 
 // notThere is err where that may change: a driver may be loaded late.

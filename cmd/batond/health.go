@@ -104,6 +104,10 @@ type health struct {
 	run   *vitals // of the run that serves
 }
 
+// waitsFor begins the step of a start that waits for a driver: PID 1 then loads
+// the modules that it holds back (images/init).
+const waitsFor = "waits for "
+
 func newHealth() *health {
 	h := &health{}
 	h.begin("reads its configuration", 0)

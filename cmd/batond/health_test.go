@@ -540,19 +540,20 @@ func TestUnread(t *testing.T) {
 	}
 }
 
-// A store whose device has not come is waited for, up to a bound.
-func TestAwaitStore(t *testing.T) {
+// Devices that have not come are waited for, up to a bound.
+func TestAwaitDevices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := slog.New(slog.DiscardHandler)
 		for _, tt := range []struct {
-			store string
-			want  time.Duration
-		}{{"/dev/null", 0}, {"/dev/i2c-300", storeWait}, {"unix:/nowhere", 0}} {
-			c := &config.Config{Buses: map[string]string{"a": tt.store}, Store: config.Store{Bus: "a"}}
+			store, slot string
+			want        time.Duration
+		}{{"/dev/null", "/dev/null", 0}, {"/dev/i2c-300", "/dev/null", storeWait}, {"unix:/nowhere", "unix:/nowhere", 0}, {"/dev/null", "/dev/i2c-301", deviceWait}} {
+			c := &config.Config{Buses: map[string]string{"a": tt.store, "b": tt.slot}, Store: config.Store{Bus: "a"}, Slots: []config.Slot{{Name: "gpu0", Bus: "b"}}}
 			start := time.Now()
-			awaitStore(t.Context(), c, log)
-			if d := time.Since(start); d != tt.want {
-				t.Errorf("%s: waited %v; want %v", tt.store, d, tt.want)
+			told := 0
+			awaitDevices(t.Context(), c, log, func(string) { told++ })
+			if d := time.Since(start); d != tt.want || told != min(int(d), 1) {
+				t.Errorf("%s, %s: waited %v, told %d times; want %v", tt.store, tt.slot, d, told, tt.want)
 			}
 		}
 		for name, s := range map[string]config.Store{"SPI": {SPI: "/dev/spidev9.9"}, "partition": {MTD: "no such partition"}, "MTD device": {MTD: "/dev/mtd99"}} {
@@ -563,6 +564,14 @@ func TestAwaitStore(t *testing.T) {
 		shared := &config.Config{Buses: map[string]string{"a": "/dev/i2c-300"}, Store: config.Store{Slot: "gpu0"}, Slots: []config.Slot{{Name: "gpu0", Bus: "a"}}}
 		if storeAbsent(shared) == nil {
 			t.Error("the bus of a shared chip is not looked for")
+		}
+		for name, sl := range map[string]config.Slot{
+			"SPI":  {EEPROM: config.EEPROM{SPI: "/dev/spidev9.9"}},
+			"GPIO": {Reload: &config.Reload{GPIO: config.Line{Chip: "/dev/gpiochip99"}}},
+		} {
+			if deviceAbsent(&config.Config{Slots: []config.Slot{sl}}) == nil {
+				t.Errorf("%s: it is not looked for", name)
+			}
 		}
 	})
 }

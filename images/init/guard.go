@@ -101,6 +101,38 @@ type guard struct {
 	reported time.Time
 }
 
+// await waits until the agent serves, or waits itself for what is loaded late;
+// or until the time is over, or ctx.
+func (g *guard) await(ctx context.Context, most time.Duration) {
+	end := time.NewTimer(most)
+	defer end.Stop()
+	tick := time.NewTicker(youngEvery)
+	defer tick.Stop()
+	for !g.health().apart() {
+		select {
+		case <-tick.C:
+		case <-end.C:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// apart tells that the agent gains nothing from having the processors for itself.
+func (h health) apart() bool {
+	switch h.is {
+	case ended, young:
+		return false
+	case starting:
+		return strings.HasPrefix(h.text, "starting "+waitsFor)
+	}
+	return true
+}
+
+// waitsFor begins what the agent says while it waits for a device.
+const waitsFor = "waits for "
+
 // guardEvery is how often the agent is asked, or more often where the watchdog
 // wants it.
 const guardEvery = 5 * time.Second
@@ -154,7 +186,7 @@ func (g *guard) run(ctx context.Context) {
 }
 
 const (
-	youngEvery = 50 * time.Millisecond
+	youngEvery = 100 * time.Millisecond
 	youngAsked = 500 * time.Millisecond // longest wait for the first answer
 )
 

@@ -431,3 +431,31 @@ func TestFallback(t *testing.T) {
 		}
 	}
 }
+
+// What comes late waits for an agent that starts, unless that waits for it.
+func TestAwait(t *testing.T) {
+	const most = 4 * time.Second
+	for _, tt := range []struct {
+		name string
+		h    health
+		want time.Duration
+	}{
+		{"not started yet", health{}, most},
+		{"has not answered yet", health{is: young}, most},
+		{"starts", health{is: starting, text: "starting reads the store, for 1s"}, most},
+		{"waits for a device", health{is: starting, text: "starting waits for /dev/mtd2, for 1s"}, 0},
+		{"serves", health{is: well, text: "ok"}, 0},
+		{"hangs", health{is: silent}, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g := &guard{latest: tt.h}
+				start := time.Now()
+				g.await(t.Context(), most)
+				if d := time.Since(start); d != tt.want {
+					t.Errorf("waited %v; want %v", d, tt.want)
+				}
+			})
+		})
+	}
+}

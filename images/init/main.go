@@ -66,34 +66,35 @@ func main() {
 	trialBound = bound
 	b := &board{kids: newChildren(), report: newReport(stateFile, uptime)}
 	b.guard = &guard{look: b.agent, report: b.report, say: say}
-	b.armWatchdog(false)
+	raised := raiseClock("/etc/clock-floor")
+	b.report.update(func(s *state) { s.Clock.SetFromFloor = raised })
+
+	// Servers find their devices only when the agent has looked. So it goes
+	// first: it waits for the devices of modules by itself, and all that it can
+	// do without waits until it has begun.
+	go b.kids.reap()
+	b.start()
 	ctx, endGuarding := context.WithCancel(context.Background())
 	var guarding sync.WaitGroup
 	guarding.Go(func() { b.guard.run(ctx) })
-
-	raised := raiseClock("/etc/clock-floor")
-	b.report.update(func(s *state) { s.Clock.SetFromFloor = raised })
+	b.armWatchdog(false)
 	b.loadModules("/etc/modules")
 	loopbackUp()
 	nameHost()
-
-	go b.kids.reap()
-	b.start()
-	go console(b.kids)
-	guarding.Go(func() {
-		// The network, which takes its time: the agent that waits for it does so
-		// by itself.
-		b.loadModules("/etc/modules.late")
-		b.report.update(func(s *state) { s.ModulesLoaded = true })
-		b.armWatchdog(true)
-	})
 	t := &trial{open: openBanks, health: b.guard.health, uptime: uptime, report: b.report, say: say, restart: func() {
 		select {
 		case down <- restart:
 		default: // it is going down already
 		}
 	}}
-	guarding.Go(func() { t.run(ctx) })
+	guarding.Go(func() {
+		b.guard.await(ctx, firstTime)
+		go console(b.kids)
+		b.loadModules("/etc/modules.late")
+		b.report.update(func(s *state) { s.ModulesLoaded = true })
+		b.armWatchdog(true)
+		t.run(ctx) // the flash's modules are loaded by now
+	})
 
 	how := <-down
 	say("going down")
@@ -214,6 +215,9 @@ func (b *board) takeDown(how os.Signal) {
 	// have refused, the board still waits here for its power to be cut.
 	select {}
 }
+
+// firstTime is how long the agent may have the processors for itself at most.
+const firstTime = 4 * time.Second
 
 const (
 	endTime   = 5 * time.Second        // of the agent's own end
