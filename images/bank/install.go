@@ -145,7 +145,7 @@ func (f *Flash) Rollback(ctx context.Context, check Check) (State, error) {
 	}
 	why := fmt.Sprintf("the trial of bank %s was given up by hand", Other(b.Confirmed))
 	if table[b.State][back] != tryOther {
-		return b.State, f.happens(ctx, back, why)
+		return b.State, f.happens(ctx, back, why, b.State)
 	}
 	// Locked, so that nobody is just writing it.
 	return b.State, f.with("bank-"+Other(b.Bank), func(m nvm.Eraser) error {
@@ -156,7 +156,7 @@ func (f *Flash) Rollback(ctx context.Context, check Check) (State, error) {
 		if err != nil {
 			return fmt.Errorf("bank %s, the other one: %w", Other(b.Bank), err)
 		}
-		return f.happens(ctx, back, why)
+		return f.happens(ctx, back, why, b.State)
 	})
 }
 

@@ -113,6 +113,11 @@ func (t *trial) see(ctx context.Context, flash banks, name string) {
 				t.tell(name, false, "bank "+name+" was tried and confirmed")
 				return
 			}
+			if refused, ok := errors.AsType[*bank.RefusedError](err); ok && refused.State == bank.GivenUp {
+				t.say("image: bank %s is well, and not kept: %v", name, err)
+				t.tell(name, false, "bank "+name+" was given up by hand")
+				return
+			}
 			if failed == nil {
 				t.say("image: bank %s is well, and could not be kept; it is tried again: %v", name, err)
 			}

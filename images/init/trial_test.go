@@ -110,6 +110,8 @@ func TestTrial(t *testing.T) {
 		}, "reject: the agent was not well for 10s in 3m0s; last: ok", trialBound, "is given up", &imageState{Bank: "b", Trial: true}},
 		{"no store", &fakeBanks{boot: onTrial}, nil, func(time.Duration) wellness { return storeless },
 			"reject: the agent was not well for 10s in 3m0s; last it said: so it is", trialBound, "is given up", &imageState{Bank: "b", Trial: true}},
+		{"given up by hand", &fakeBanks{boot: onTrial, confirm: &bank.RefusedError{State: bank.GivenUp, Why: "the next start boots the other bank"}}, nil,
+			func(time.Duration) wellness { return well }, "confirm", 10 * time.Second, "not kept: the next start boots", &imageState{Bank: "b", Outcome: "bank b was given up by hand"}},
 		{"flash does not take it", &fakeBanks{boot: onTrial, confirm: errors.New("I/O error"), reject: errors.New("I/O error")}, nil,
 			func(time.Duration) wellness { return well }, "reject: it could not be kept: I/O error", trialBound, "could not be noted", &imageState{Bank: "b", Trial: true}},
 	} {
