@@ -413,7 +413,12 @@ func imageError(err error) error {
 		return err
 	}
 	p := &mgmt.Problem{Title: "baton failed", Code: "failed", Detail: err.Error(), State: "nothing was changed", Next: "baton image status"}
-	if w, ok := errors.AsType[*bank.WriteError](err); ok {
+	if errors.As(err, new(*bank.EnvError)) {
+		p.State = "the bootloader's variables are those of before or those of after; a whole image is booted either way"
+	}
+	if w, ok := errors.AsType[*bank.WriteError](err); ok && w.Whole {
+		p.State = fmt.Sprintf("bank %s holds the new image; whether the next start tries it 'baton image status' says", w.Bank)
+	} else if ok {
 		p.State = fmt.Sprintf("bank %s holds no image now and is not booted; what runs is booted as before", w.Bank)
 		p.Next = "the same again; where it fails again the flash is worn or in use"
 	}
