@@ -75,6 +75,10 @@ func (t *trial) run(ctx context.Context) {
 		t.say("image: what the last trial left could not be settled, and is at the next start: %v", err)
 	}
 	boot, err := bounded(ctx, flash.Boot)
+	for err != nil && ctx.Err() == nil && t.uptime() < trialBound {
+		time.Sleep(trialEvery) // another process may be at the flash
+		boot, err = bounded(ctx, flash.Boot)
+	}
 	if err != nil {
 		t.say("image: the bootloader's variables can not be read: %v; 'baton image status' tries again", err)
 		return
