@@ -210,6 +210,8 @@ func (t *tool) imageStatus(ctx context.Context) error {
 		t.next("reboot", "baton image rollback")
 	case bank.Trying:
 		t.next("baton image status", "baton image rollback --reboot")
+	case bank.GivenUp:
+		t.next("reboot")
 	case bank.Steady:
 		t.next("baton image install FILE")
 	}
@@ -253,6 +255,8 @@ func stateText(b bank.Boot) string {
 		return fmt.Sprintf("bank %s is tried once at the next start", bank.Other(b.Bank))
 	case bank.Trying:
 		return fmt.Sprintf("bank %s is ON TRIAL: the next start goes back to bank %s, unless init confirms it first", b.Bank, b.Confirmed)
+	case bank.GivenUp:
+		return fmt.Sprintf("bank %s was GIVEN UP: the next start boots bank %s", b.Bank, b.Confirmed)
 	case bank.Failed:
 		return fmt.Sprintf("ROLLED BACK to bank %s", b.Bank)
 	}
@@ -355,7 +359,7 @@ func (t *tool) imageRollback(ctx context.Context, reboot bool) error {
 	case bank.Pending:
 		restart = false
 		text = fmt.Sprintf("Bank %s is not tried. Bank %s is booted as before.", bank.Other(b.Bank), b.Bank)
-	case bank.Trying:
+	case bank.Trying, bank.GivenUp:
 		text = fmt.Sprintf("Bank %s is given up. The next start boots bank %s.", b.Bank, bank.Other(b.Bank))
 	}
 	if t.json {
@@ -409,14 +413,19 @@ func imageError(err error) error {
 		return err
 	}
 	p := &mgmt.Problem{Title: "baton failed", Code: "failed", Detail: err.Error(), State: "nothing was changed", Next: "baton image status"}
-	if w, ok := errors.AsType[*bank.WriteError](err); ok {
+	if errors.As(err, new(*bank.EnvError)) {
+		p.State = "the bootloader's variables are those of before or those of after; a whole image is booted either way"
+	}
+	if w, ok := errors.AsType[*bank.WriteError](err); ok && w.Whole {
+		p.State = fmt.Sprintf("bank %s holds the new image; whether the next start tries it 'baton image status' says", w.Bank)
+	} else if ok {
 		p.State = fmt.Sprintf("bank %s holds no image now and is not booted; what runs is booted as before", w.Bank)
 		p.Next = "the same again; where it fails again the flash is worn or in use"
 	}
 	refused, isRefusal := errors.AsType[*bank.RefusedError](err)
 	switch {
 	case isRefusal:
-		p.Code, p.Next, p.Retry = "image-refused", refused.Next, refused.State == bank.Trying
+		p.Code, p.Next, p.Retry = "image-refused", refused.Next, refused.State == bank.Trying || refused.State == bank.GivenUp
 	case errors.Is(err, bank.ErrNone):
 		p.Code, p.Next = "image-refused", "images are installed on a controller that boots from banks (docs/update.md)"
 	case errors.Is(err, nvm.ErrInUse):

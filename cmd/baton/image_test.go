@@ -329,6 +329,8 @@ func TestImageRollback(t *testing.T) {
 	if c := i.starts(); c.Bank != "b" || !c.Trial {
 		t.Fatalf("booted bank %s, trial %v", c.Bank, c.Trial)
 	}
+	step("Bank b is given up. The next start boots bank a", "image", "rollback")
+	step("bank b was GIVEN UP: the next start boots bank a last trial: the trial of bank b was given up by hand Next: reboot", "image", "status")
 	step("Bank b is given up. The next start boots bank a", "image", "rollback", "--reboot")
 	if c := i.starts(); c.Bank != "a" || c.Trial || i.restarts != 1 {
 		t.Fatalf("booted bank %s, trial %v, %d restarts", c.Bank, c.Trial, i.restarts)
@@ -407,6 +409,45 @@ func TestImageWriteFails(t *testing.T) {
 	}
 	if c := i.starts(); c.Bank != "a" || c.Trial {
 		t.Errorf("booted bank %s, trial %v", c.Bank, c.Trial)
+	}
+}
+
+// TestImageNotNoted: where the bootloader's variables could not be written
+// nobody says that nothing was changed.
+func TestImageNotNoted(t *testing.T) {
+	i := newImaging(t)
+	file := i.file("good.fit", i.image("2", "ast2600-evb", "ours", 20000))
+	whole := i.image("2", "ast2600-evb", "ours", 20000)
+	full := errors.New("the flash is worn")
+	i.flash.EraseHook = func(block int) error {
+		got := make([]byte, len(whole))
+		if err := i.part("bank-b").ReadAt(t.Context(), got, 0); err != nil {
+			return err
+		}
+		if bytes.Equal(got, whole) && block < flashEnv/4096 {
+			return full
+		}
+		return nil
+	}
+	_, errs, code := i.baton(nil, "image", "install", file)
+	if code != 1 || !strings.Contains(errs, "worn") || strings.Contains(errs, "nothing was changed") || !strings.Contains(flat(errs), "bank b holds the new image") {
+		t.Errorf("install: exit %d\n%s", code, errs)
+	}
+	_, errs, code = i.baton(nil, "image", "rollback")
+	if code != 1 || !strings.Contains(errs, "worn") || strings.Contains(errs, "nothing was changed") || !strings.Contains(flat(errs), "variables are those of before or those of after") {
+		t.Errorf("rollback: exit %d\n%s", code, errs)
+	}
+}
+
+// TestConsoleStdin: the keyboard of a console is no image, and its keys are not
+// taken away from it.
+func TestConsoleStdin(t *testing.T) {
+	keys := strings.NewReader("status\n")
+	tl := newTool(keys, io.Discard, io.Discard)
+	tl.person = &session{}
+	var use *usageError
+	if _, err := tl.fetchImage(t.Context(), "-", 1000); !errors.As(err, &use) || keys.Len() != 7 {
+		t.Errorf("- at the console: %v, %d keys are left", err, keys.Len())
 	}
 }
 

@@ -24,6 +24,8 @@ const (
 // fetchImage reads an image into memory, at most room bytes and one more.
 func (t *tool) fetchImage(ctx context.Context, from string, room int64) ([]byte, error) {
 	switch scheme, _, isURL := strings.Cut(from, "://"); {
+	case from == "-" && t.person != nil:
+		return nil, &usageError{"-: stdin is the keyboard of this console; name a file or an http:// URL"}
 	case from == "-":
 		return t.readStdin(ctx, room)
 	case isURL && scheme == "http":

@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"baton/images/uboot"
@@ -102,7 +103,7 @@ func (f *Flash) Boot(ctx context.Context) (Boot, error) {
 }
 
 func (f *Flash) boot(v Vars) Boot {
-	s := stateOf(v, f.running)
+	s := stateOf(v, f.running, f.trial)
 	b := Boot{
 		State: s, Bank: f.running, Confirmed: v.Bank, Count: v.Count, Outcome: v.Outcome,
 		Trial:      s == Trying,
@@ -144,8 +145,9 @@ func (f *Flash) Settle(ctx context.Context) (outcome string, err error) {
 	return outcome, f.happens(ctx, started, outcome)
 }
 
-// happens has an event change the environment, as table says.
-func (f *Flash) happens(ctx context.Context, e event, outcome string) error {
+// happens has an event change the environment, as table says; only in one of
+// the states in, where there are any.
+func (f *Flash) happens(ctx context.Context, e event, outcome string, in ...State) error {
 	if f.running == "" {
 		if table[Direct][e] == nothing {
 			return nil
@@ -156,7 +158,12 @@ func (f *Flash) happens(ctx context.Context, e event, outcome string) error {
 		// After a power cut a copy that points at the bank may still come to
 		// count. Before that bank is erased none may be left.
 		force := e == clear
-		err := copies{m}.update(ctx, force, func(vars uboot.Env) error { return f.change(vars, e, outcome) })
+		err := copies{m}.update(ctx, force, func(vars uboot.Env) error {
+			if s := stateOf(Read(vars), f.running, f.trial); len(in) > 0 && !slices.Contains(in, s) {
+				return &RefusedError{s, "it has changed meanwhile, and is " + s.String() + " now", "baton image status"}
+			}
+			return f.change(vars, e, outcome)
+		})
 		if errors.Is(err, ErrLost) {
 			return refusal(Lost, e)
 		}
@@ -167,7 +174,7 @@ func (f *Flash) happens(ctx context.Context, e event, outcome string) error {
 // change is what an event makes of an environment.
 func (f *Flash) change(vars uboot.Env, e event, outcome string) error {
 	v := Read(vars)
-	s := stateOf(v, f.running)
+	s := stateOf(v, f.running, f.trial)
 	a := table[s][e]
 	switch a {
 	case refuse:
@@ -202,6 +209,9 @@ func refusal(s State, e event) error {
 	case Trying:
 		r.Why = "the image that runs is on trial and not confirmed yet"
 		r.Next = "wait until 'baton image status' says confirmed, or give it up: baton image rollback"
+	case GivenUp:
+		r.Why = "the image that runs was given up, and the next start boots the other bank"
+		r.Next = "reboot"
 	default:
 		r.Why = "no image is on trial"
 	}

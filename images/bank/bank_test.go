@@ -67,7 +67,7 @@ func TestOnce(t *testing.T) {
 		{"confirm", Vars{Bank: "a", Trial: true, Count: 1, Limit: 1}, "b", func(f *Flash) error { return f.Confirm(bg) }, Vars{Bank: "b", Limit: 1, Outcome: "bank b was tried and confirmed"}, 1},
 		{"confirm what is", Vars{Bank: "a", Limit: 1}, "a", func(f *Flash) error { return f.Confirm(bg) }, Vars{Bank: "a", Limit: 1}, 0},
 		{"confirm does not end what waits", Vars{Bank: "a", Trial: true, Limit: 1}, "a", func(f *Flash) error { return f.Confirm(bg) }, Vars{Bank: "a", Trial: true, Limit: 1}, 0},
-		{"reject", Vars{Bank: "a", Trial: true, Count: 1, Limit: 1}, "b", func(f *Flash) error { return f.Reject(bg, "it's dead") }, Vars{Bank: "a", Trial: true, Count: 1, Limit: 1, Outcome: "bank b was tried and given up: it.s dead"}, 1},
+		{"reject", Vars{Bank: "a", Trial: true, Count: 1, Limit: 1}, "b baton.trial=1", func(f *Flash) error { return f.Reject(bg, "it's dead") }, Vars{Bank: "a", Trial: true, Count: 2, Limit: 1, Outcome: "bank b was tried and given up: it.s dead"}, 1},
 		{"settle", Vars{Bank: "a", Trial: true, Count: 2, Limit: 1}, "a", func(f *Flash) error { _, err := f.Settle(bg); return err }, Vars{Bank: "a", Limit: 1, Outcome: "bank b was started and not confirmed (power cut, restart or watchdog in its trial), bank a runs"}, 1},
 		{"settle what is", Vars{Bank: "a", Limit: 1}, "a", func(f *Flash) error { _, err := f.Settle(bg); return err }, Vars{Bank: "a", Limit: 1}, 0},
 		{"settle on trial", Vars{Bank: "a", Trial: true, Count: 1, Limit: 1}, "b", func(f *Flash) error { _, err := f.Settle(bg); return err }, Vars{Bank: "a", Trial: true, Count: 1, Limit: 1}, 0},
@@ -188,5 +188,55 @@ func TestContents(t *testing.T) {
 	}
 	if _, err := Contents(bg, m); !errors.Is(err, ErrTooLarge) {
 		t.Errorf("of an image of 4097 bytes in a bank of 4096: %v", err)
+	}
+}
+
+// TestTrying: init, which finds the agent well a moment later, does not keep
+// an image that was given up by hand, and what is booted next is not erased.
+func TestGivenUp(t *testing.T) {
+	for _, limit := range []int{1, 0} {
+		w := newWorld(t, Vars{Bank: "a", Trial: true, Count: 1, Limit: limit})
+		f := w.flash("baton.bank=b baton.trial=1")
+		if was, err := f.Rollback(bg, nil); was != Trying || err != nil {
+			t.Fatalf("Rollback = %s, %v", was, err)
+		}
+		var r *RefusedError
+		if err := f.Confirm(bg); !errors.As(err, &r) || r.State != GivenUp {
+			t.Errorf("Confirm = %v; want a refusal", err)
+		}
+		if err := f.Install(bg, make([]byte, 100), nil, nil); !errors.As(err, &r) || r.State != GivenUp || r.Next != "reboot" {
+			t.Errorf("Install = %v; want a refusal", err)
+		}
+		if err := f.Reject(bg, "it hangs"); err != nil {
+			t.Errorf("Reject = %v", err)
+		}
+		if b, err := f.Boot(bg); err != nil || b.State != GivenUp || b.Trial || b.Confirmed != "a" || b.Outcome != "the trial of bank b was given up by hand" {
+			t.Errorf("Boot = %+v, %v", b, err)
+		}
+		if next, _, _ := w.vars(t).Plan(); next[0] != (Attempt{Bank: "a"}) {
+			t.Errorf("the next start boots %v; want bank a", next)
+		}
+	}
+}
+
+// TestRollbackRace: what another process has changed since Rollback looked is
+// not rolled back: it may be writing the bank by now.
+func TestRollbackRace(t *testing.T) {
+	w := newWorld(t, Vars{Bank: "a", Trial: true, Limit: 1})
+	opens := 0
+	f := New("baton.bank=a", func(name string) (Part, error) {
+		if opens++; opens == 2 {
+			if err := w.flash("baton.bank=a").happens(bg, clear, ""); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return opened{w[name]}, nil
+	})
+	var r *RefusedError
+	if _, err := f.Rollback(bg, nil); !errors.As(err, &r) {
+		t.Errorf("Rollback = %v; want a refusal", err)
+	}
+	if v := w.vars(t); v.Trial {
+		t.Errorf("left %+v: it points at the bank that is erased", v)
 	}
 }

@@ -193,9 +193,15 @@ func (c copies) update(ctx context.Context, force bool, change func(uboot.Env) e
 	return nil
 }
 
-func envError(err error) error {
-	return fmt.Errorf("u-boot-env: not changed for sure, what the bootloader does next is what it did before or what was wanted: %w", err)
-}
+// EnvError is returned when the environment could not be written for sure: the
+// variables are those of before or those of after.
+type EnvError struct{ Err error }
+
+func (e *EnvError) Error() string { return fmt.Sprintf("u-boot-env: %v", e.Err) }
+
+func (e *EnvError) Unwrap() error { return e.Err }
+
+func envError(err error) error { return &EnvError{err} }
 
 // writer is a medium that takes many pages at once, as *nvm.MTD.
 type writer interface {

@@ -20,11 +20,14 @@ var (
 	ErrEmpty = errors.New("no image")
 )
 
-// WriteError is returned when a bank could not be written. It holds no whole
-// image then, and the environment does not point at it.
+// WriteError is returned when an image could not be installed after its bank
+// was erased. Without Whole the bank holds no image that was compared, and the
+// environment does not point at it. With it the image is there, and whether it
+// is tried is what the environment says.
 type WriteError struct {
-	Bank string
-	Err  error
+	Bank  string
+	Whole bool
+	Err   error
 }
 
 func (e *WriteError) Error() string { return fmt.Sprintf("bank %s: %v", e.Bank, e.Err) }
@@ -72,8 +75,9 @@ func (f *Flash) Room(ctx context.Context) (name string, size int64, err error) {
 // at the next start. Nothing is written before check has passed the image, and
 // the environment does not point at the bank while that is being written.
 //
-// After an error the image that runs is booted as before. A *WriteError says
-// that the other bank holds none any more; all others have changed nothing.
+// After a *WriteError the other bank is not what it was; after an *EnvError it
+// is, and a trial that waited may be ended. All other errors have changed
+// nothing.
 func (f *Flash) Install(ctx context.Context, image []byte, check Check, progress Progress) error {
 	name, size, err := f.Room(ctx)
 	if err != nil {
@@ -95,9 +99,12 @@ func (f *Flash) Install(ctx context.Context, image []byte, check Check, progress
 			}
 		}
 		if err := Write(ctx, m, image, progress); err != nil {
-			return &WriteError{name, err}
+			return &WriteError{name, false, err}
 		}
-		return f.happens(ctx, installed, "")
+		if err := f.happens(ctx, installed, ""); err != nil {
+			return &WriteError{name, true, err}
+		}
+		return nil
 	})
 }
 
@@ -145,7 +152,7 @@ func (f *Flash) Rollback(ctx context.Context, check Check) (State, error) {
 	}
 	why := fmt.Sprintf("the trial of bank %s was given up by hand", Other(b.Confirmed))
 	if table[b.State][back] != tryOther {
-		return b.State, f.happens(ctx, back, why)
+		return b.State, f.happens(ctx, back, why, b.State)
 	}
 	// Locked, so that nobody is just writing it.
 	return b.State, f.with("bank-"+Other(b.Bank), func(m nvm.Eraser) error {
@@ -156,7 +163,7 @@ func (f *Flash) Rollback(ctx context.Context, check Check) (State, error) {
 		if err != nil {
 			return fmt.Errorf("bank %s, the other one: %w", Other(b.Bank), err)
 		}
-		return f.happens(ctx, back, why)
+		return f.happens(ctx, back, why, b.State)
 	})
 }
 

@@ -105,17 +105,19 @@ const (
 	Steady                 // the bank that was confirmed runs
 	Pending                // it does, and the other will be tried at the next start
 	Trying                 // the other bank runs, on trial
+	GivenUp                // it still runs, and the next start boots the bank that was confirmed
 	Failed                 // the trial is over, and the bank of before runs
 	Displaced              // the bank that was confirmed could not be booted, and the other runs
 )
 
-var stateNames = [...]string{"direct", "lost", "steady", "pending", "trying", "failed", "displaced"}
+var stateNames = [...]string{"direct", "lost", "steady", "pending", "trying", "given up", "failed", "displaced"}
 
 // String is the state in one word.
 func (s State) String() string { return stateNames[s] }
 
-// stateOf says in which state a controller is whose bank running runs.
-func stateOf(v Vars, running string) State {
+// stateOf says in which state a controller is whose bank running runs, and which
+// the bootloader has started on trial or not.
+func stateOf(v Vars, running string, trial bool) State {
 	keeps := running == v.Bank
 	switch {
 	case running == "":
@@ -128,6 +130,8 @@ func stateOf(v Vars, running string) State {
 		return Failed
 	case v.Trial && !v.over():
 		return Trying
+	case v.Trial && trial:
+		return GivenUp // the bootloader starts no trial over the limit
 	}
 	return Displaced
 }
@@ -175,6 +179,7 @@ var table = map[State][events]action{
 	Steady:    {clear: nothing, installed: tryOther, healthy: nothing, unhealthy: refuse, started: nothing, back: tryOther},
 	Pending:   {clear: endTrial, installed: tryOther, healthy: nothing, unhealthy: refuse, started: nothing, back: endTrial},
 	Trying:    {clear: refuse, installed: refuse, healthy: commit, unhealthy: giveUp, started: nothing, back: giveUp},
+	GivenUp:   {clear: refuse, installed: refuse, healthy: refuse, unhealthy: nothing, started: nothing, back: nothing},
 	Failed:    {clear: endTrial, installed: tryOther, healthy: nothing, unhealthy: refuse, started: endTrial, back: tryOther},
 	Displaced: {clear: commit, installed: tryOther, healthy: commit, unhealthy: refuse, started: commit, back: tryOther},
 }
@@ -192,7 +197,8 @@ func (a action) do(v Vars, running, why string) Vars {
 	case commit:
 		v.Bank, v.Trial, v.Count = running, false, 0
 	case giveUp:
-		v.Count = max(v.Count, v.Limit, 1)
+		v.Limit = max(v.Limit, bootLimit)
+		v.Count = max(v.Count, v.Limit+1)
 	}
 	if why != "" {
 		v.Outcome = why

@@ -53,21 +53,24 @@ func TestStateOf(t *testing.T) {
 	for _, tt := range []struct {
 		v       Vars
 		running string
+		trial   bool
 		want    State
 	}{
-		{Vars{Bank: "a"}, "", Direct},
-		{Vars{Bank: "a"}, "a", Steady},
-		{Vars{Bank: "b", Count: 7}, "b", Steady},
-		{Vars{Bank: "a", Trial: true, Limit: 1}, "a", Pending},
-		{Vars{Bank: "a", Trial: true, Count: 1, Limit: 1}, "b", Trying},
-		{Vars{Bank: "a", Trial: true, Count: 9}, "b", Trying}, // no limit
-		{Vars{Bank: "a", Trial: true, Count: 1, Limit: 1}, "a", Failed},
-		{Vars{Bank: "a", Trial: true, Count: 2, Limit: 1}, "a", Failed},
-		{Vars{Bank: "a", Trial: true, Count: 2, Limit: 1}, "b", Displaced},
-		{Vars{Bank: "a"}, "b", Displaced},
+		{Vars{Bank: "a"}, "", false, Direct},
+		{Vars{Bank: "a"}, "a", false, Steady},
+		{Vars{Bank: "b", Count: 7}, "b", false, Steady},
+		{Vars{Bank: "a", Trial: true, Limit: 1}, "a", false, Pending},
+		{Vars{Bank: "a", Trial: true, Count: 1, Limit: 1}, "b", true, Trying},
+		{Vars{Bank: "a", Trial: true, Count: 9}, "b", true, Trying}, // no limit
+		{Vars{Bank: "a", Trial: true, Count: 1, Limit: 1}, "a", false, Failed},
+		{Vars{Bank: "a", Trial: true, Count: 2, Limit: 1}, "a", false, Failed},
+		{Vars{Bank: "a", Trial: true, Count: 2, Limit: 1}, "b", false, Displaced},
+		{Vars{Bank: "a", Trial: true, Count: 2, Limit: 1}, "b", true, GivenUp},
+		{Vars{Bank: "b", Limit: 1}, "b", true, Steady}, // it was confirmed since
+		{Vars{Bank: "a"}, "b", false, Displaced},
 	} {
-		if got := stateOf(tt.v, tt.running); got != tt.want {
-			t.Errorf("stateOf(%+v, %q) = %s; want %s", tt.v, tt.running, got, tt.want)
+		if got := stateOf(tt.v, tt.running, tt.trial); got != tt.want {
+			t.Errorf("stateOf(%+v, %q, %v) = %s; want %s", tt.v, tt.running, tt.trial, got, tt.want)
 		}
 	}
 }
@@ -96,8 +99,8 @@ func TestPlan(t *testing.T) {
 // any state that the variables can be in.
 func TestTable(t *testing.T) {
 	seen := map[string]bool{}
-	check := func(v Vars, running string, e event) {
-		s := stateOf(v, running)
+	check := func(v Vars, running string, trial bool, e event) {
+		s := stateOf(v, running, trial)
 		a := table[s][e]
 		seen[fmt.Sprint(s, e)] = true
 		if a == refuse || a == nothing {
@@ -121,8 +124,11 @@ func TestTable(t *testing.T) {
 				t.Fatalf("%s: after %+v the bootloader boots %v", a, after, first)
 			}
 		case giveUp:
-			if after.Limit > 0 && first[0] != other {
+			if first[0] != other {
 				t.Fatalf("%s: after %+v the bootloader boots %v", a, after, first)
+			}
+			if again := stateOf(after, running, true); again != GivenUp {
+				t.Fatalf("%s: after %+v the state is %s", a, after, again)
 			}
 		}
 		if e == clear && first[0].Bank != running {
@@ -135,14 +141,16 @@ func TestTable(t *testing.T) {
 				for limit := range 4 {
 					for _, running := range Names {
 						for e := range events {
-							check(Vars{Bank: name, Trial: trial, Count: count, Limit: limit}, running, e)
+							for _, started := range []bool{false, true} {
+								check(Vars{Bank: name, Trial: trial, Count: count, Limit: limit}, running, started, e)
+							}
 						}
 					}
 				}
 			}
 		}
 	}
-	if want := 5 * int(events); len(seen) != want {
+	if want := 6 * int(events); len(seen) != want {
 		t.Errorf("%d of %d pairs of state and event were seen", len(seen), want)
 	}
 }

@@ -75,6 +75,10 @@ func (t *trial) run(ctx context.Context) {
 		t.say("image: what the last trial left could not be settled, and is at the next start: %v", err)
 	}
 	boot, err := bounded(ctx, flash.Boot)
+	for err != nil && ctx.Err() == nil && t.uptime() < trialBound {
+		time.Sleep(trialEvery) // another process may be at the flash
+		boot, err = bounded(ctx, flash.Boot)
+	}
 	if err != nil {
 		t.say("image: the bootloader's variables can not be read: %v; 'baton image status' tries again", err)
 		return
@@ -111,6 +115,11 @@ func (t *trial) see(ctx context.Context, flash banks, name string) {
 			if err == nil {
 				t.say("image: bank %s is well, and kept", name)
 				t.tell(name, false, "bank "+name+" was tried and confirmed")
+				return
+			}
+			if refused, ok := errors.AsType[*bank.RefusedError](err); ok && refused.State == bank.GivenUp {
+				t.say("image: bank %s is well, and not kept: %v", name, err)
+				t.tell(name, false, "bank "+name+" was given up by hand")
 				return
 			}
 			if failed == nil {
