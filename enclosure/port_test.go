@@ -35,11 +35,11 @@ func (b *blindSwitch) Set(ctx context.Context, port string, group uint16) error 
 	return b.Switch.Set(ctx, port, group)
 }
 
-func (b *blindSwitch) May(ctx context.Context, port string, group uint16) error {
+func (b *blindSwitch) May(ctx context.Context, ports []string, group uint16) error {
 	if err := b.see(); err != nil {
 		return err
 	}
-	return b.Switch.May(ctx, port, group)
+	return b.Switch.May(ctx, ports, group)
 }
 
 // TestSwitchUnseen: while the switch can not be read moves are refused before

@@ -90,12 +90,14 @@ func (sw *Switch) Set(ctx context.Context, port string, vlan uint16) error {
 	return nil
 }
 
-// May finds what can be seen before Set: here, that there is such a port.
-func (sw *Switch) May(_ context.Context, port string, _ uint16) error {
+// May finds what can be seen before Set: here, that there are such ports.
+func (sw *Switch) May(_ context.Context, ports []string, _ uint16) error {
 	sw.w.enter()
 	defer sw.w.mu.Unlock()
-	if _, ok := sw.vlans[port]; !ok {
-		return noPort(port)
+	for _, port := range ports {
+		if _, ok := sw.vlans[port]; !ok {
+			return noPort(port)
+		}
 	}
 	return nil
 }

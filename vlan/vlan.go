@@ -237,17 +237,22 @@ func (s *Switch) unwish(before []wish, groups map[string]uint16) {
 	}
 }
 
-// May tells, by looking alone, why the VLAN of port could not be set to that
-// of a group; nil = nothing is known to stand in the way. errors.Is finds
-// ErrUnseen in the error.
-func (s *Switch) May(ctx context.Context, port string, group uint16) error {
+// May tells, by looking alone, why the VLAN of ports could not be set to that
+// of a group, in all of them together: an access uplink has room for a set only
+// when all of it goes. nil = nothing is known to stand in the way. errors.Is
+// finds ErrUnseen in the error.
+func (s *Switch) May(ctx context.Context, ports []string, group uint16) error {
 	if err := s.take(ctx); err != nil {
 		return err
 	}
 	defer s.give()
 	before := slices.Clone(s.want.ports)
 	defer func() { s.want.ports = before }()
-	if err := s.wish(map[string]uint16{port: group}); err != nil {
+	groups := map[string]uint16{}
+	for _, port := range ports {
+		groups[port] = group
+	}
+	if err := s.wish(groups); err != nil {
 		return unseen{err}
 	}
 	now, err := s.look(ctx)
@@ -256,8 +261,8 @@ func (s *Switch) May(ctx context.Context, port string, group uint16) error {
 	}
 	about := scope{ports: map[string]bool{}, vlans: map[uint16]bool{}}
 	for _, w := range s.want.ports {
-		if w.name == port {
-			about.add(w, w, now.port(port))
+		if _, ok := groups[w.name]; ok {
+			about.add(w, w, now.port(w.name))
 		}
 	}
 	_, problems := plan(s.want, now)

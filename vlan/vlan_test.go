@@ -21,6 +21,11 @@ func set(t *testing.T, s *Switch, port string, group uint16) {
 	}
 }
 
+// mayOne is May of one port.
+func mayOne(s *Switch) func(context.Context, string, uint16) error {
+	return func(ctx context.Context, port string, group uint16) error { return s.May(ctx, []string{port}, group) }
+}
+
 // TestSet follows two VMs' slots through moves: what is asked of the kernel, in
 // which order, and what comes of it.
 func TestSet(t *testing.T) {
@@ -135,7 +140,7 @@ func TestRefused(t *testing.T) {
 		port string
 		want string
 	}{
-		{name: "no bridge", c: func(c *Config) { c.Bridge = "br7" }, want: "there is no bridge br7; make it: ip link add br7 type bridge vlan_filtering 1"},
+		{name: "no bridge", c: func(c *Config) { c.Bridge = "br7" }, want: "there is no bridge br7; make it: ip link add br7 type bridge && echo 1 >/sys/class/net/br7/bridge/vlan_filtering"},
 		{name: "no such kind", f: func(f *fake) { f.now.kind = "bond" }, want: "br0 is no bridge"},
 		{name: "no filtering", f: func(f *fake) { f.now.filtering = false }, want: "bridge br0 does not filter VLANs"},
 		{name: "802.1ad", f: func(f *fake) { f.now.protocol = 0x88a8 }, want: "tags of protocol 0x88a8, want 0x8100"},
@@ -169,7 +174,7 @@ func TestRefused(t *testing.T) {
 		if port == "" {
 			port = "lan0"
 		}
-		for name, do := range map[string]func(context.Context, string, uint16) error{"May": s.May, "Set": s.Set} {
+		for name, do := range map[string]func(context.Context, string, uint16) error{"May": mayOne(s), "Set": s.Set} {
 			err := do(t.Context(), port, 101)
 			if err == nil || !strings.Contains(err.Error(), tt.want) || !errors.Is(err, ErrUnseen) {
 				t.Errorf("%s: %s = %v; want %q, ErrUnseen", tt.name, name, err, tt.want)
@@ -271,10 +276,14 @@ func TestAccessUplink(t *testing.T) {
 	set(t, s, "lan1", 101)
 	before := f.shown()
 	want := "up is an access port and carries one group at a time, and VLANs 101-102 are used"
-	for name, do := range map[string]func(context.Context, string, uint16) error{"May": s.May, "Set": s.Set} {
+	for name, do := range map[string]func(context.Context, string, uint16) error{"May": mayOne(s), "Set": s.Set} {
 		if err := do(t.Context(), "lan2", 102); err == nil || !strings.Contains(err.Error(), want) || f.shown() != before {
 			t.Errorf("%s: %v, %s; want %q", name, err, f.shown(), want)
 		}
+	}
+	// All of them may go together, one after the other as a move does it.
+	if err := s.May(t.Context(), []string{"lan0", "lan1"}, 102); err != nil || f.shown() != before {
+		t.Errorf("May of both = %v, %s; want nil, and nothing changed", err, f.shown())
 	}
 	set(t, s, "lan0", 0)
 	set(t, s, "lan1", 0)
