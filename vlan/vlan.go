@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -192,12 +193,12 @@ func (s *Switch) SetAll(ctx context.Context, groups map[string]uint16) error {
 		}
 		about.add(w, before[i], now.port(w.name))
 	}
-	tried, err := s.bring(ctx, now, about)
+	tried, _, err := s.bring(ctx, now, about)
 	if err != nil {
 		s.unwish(before, groups)
 		if tried {
 			if now, again := s.look(ctx); again == nil {
-				_, _ = s.bring(ctx, now, about) // what it can not tidy Repair does
+				_, _, _ = s.bring(ctx, now, about) // what it can not tidy Repair does
 			}
 		}
 	}
@@ -394,22 +395,30 @@ func (a *scope) problems(in []problem, uplink string) []problem {
 }
 
 // bring makes what is in scope as it is wanted, and reads it back. tried tells
-// that the kernel was asked for a change.
-func (s *Switch) bring(ctx context.Context, now seen, about scope) (tried bool, err error) {
+// that the kernel was asked for a change, failed which ports are not as wanted
+// all the same.
+func (s *Switch) bring(ctx context.Context, now seen, about scope) (tried bool, failed map[string]error, err error) {
 	changes, problems := plan(s.want, now)
 	changes = about.changes(changes, s.want.uplink.name)
 	problems = about.problems(problems, s.want.uplink.name)
 	cut := leaving(s.want, about)
 	if cut {
-		// A cut does what it can, whatever is wrong with the uplink.
+		// A cut does what it can, whatever is wrong with the uplink: what that
+		// does not leave Repair goes on with.
 		problems = slices.DeleteFunc(problems, func(p problem) bool { return p.port == s.want.uplink.name })
 	}
 	var errs []error
 	if err := s.explain(problems); err != nil {
 		if !cut && !about.all {
-			return false, unseen{err}
+			return false, nil, unseen{err}
 		}
 		errs = append(errs, err)
+	}
+	failed = map[string]error{}
+	fail := func(port string, err error) {
+		if failed[port] = join(failed[port], err); !cut || port != s.want.uplink.name {
+			errs = append(errs, err)
+		}
 	}
 	stays := map[string]bool{} // ports that did not leave: they must not join another
 	for _, c := range changes {
@@ -417,24 +426,28 @@ func (s *Switch) bring(ctx context.Context, now seen, about scope) (tried bool, 
 			continue
 		}
 		if err := s.apply(ctx, c); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", c, err))
+			fail(c.port, fmt.Errorf("%s: %w", c, err))
 			stays[c.port] = stays[c.port] || !c.join
 		}
 	}
 	if len(changes) == 0 {
-		return false, errors.Join(errs...)
+		return false, nil, join(errs...)
 	}
 	after, err := s.look(ctx)
 	if err != nil {
-		return true, errors.Join(append(errs, fmt.Errorf("not read back: %w", plain(err)))...)
+		err = fmt.Errorf("not read back: %w", plain(err))
+		for _, c := range changes {
+			failed[c.port] = err
+		}
+		return true, failed, join(append(errs, err)...)
 	}
-	if len(errs) == 0 {
-		left, _ := plan(s.want, after)
-		for _, c := range about.changes(left, s.want.uplink.name) {
-			errs = append(errs, fmt.Errorf("%s is read back as a member of %s: does something else manage it?", c.port, list(after.port(c.port).members)))
+	left, _ := plan(s.want, after)
+	for _, c := range about.changes(left, s.want.uplink.name) {
+		if failed[c.port] == nil {
+			fail(c.port, fmt.Errorf("%s is read back as a member of %s: does something else manage it?", c.port, list(after.port(c.port).members)))
 		}
 	}
-	return true, errors.Join(errs...)
+	return true, failed, join(errs...)
 }
 
 // leaving tells whether nothing in scope is to be a member of anything.
@@ -444,6 +457,31 @@ func leaving(want desired, about scope) bool {
 
 // plain is an error that ErrUnseen is not found in.
 func plain(err error) error { return errors.New(err.Error()) }
+
+// several are errors on one line, which events and refusals are.
+type several []error
+
+func (s several) Unwrap() []error { return s }
+
+func (s several) Error() string {
+	var out []string
+	for _, err := range s {
+		out = append(out, err.Error())
+	}
+	return strings.Join(out, "; ")
+}
+
+// join is what of errs is not nil; nil if that is nothing.
+func join(errs ...error) error {
+	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
+	switch len(errs) {
+	case 0:
+		return nil
+	case 1:
+		return errs[0]
+	}
+	return several(errs)
+}
 
 // explain makes problems an error.
 func (s *Switch) explain(problems []problem) error {
@@ -455,7 +493,7 @@ func (s *Switch) explain(problems []problem) error {
 		}
 		errs = append(errs, errors.New(p.text))
 	}
-	return errors.Join(errs...)
+	return join(errs...)
 }
 
 // look takes a picture of the bridge, if anything can be set on it.

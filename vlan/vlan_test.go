@@ -233,6 +233,32 @@ func TestFails(t *testing.T) {
 	if got := f.shown(); err != nil || len(done) == 0 || got != "up: 1 untagged; lan0: none; lan1: none; lan2: none; other: 1 untagged" {
 		t.Errorf("a cut is not tried again: %v, %v, %s", done, err, got)
 	}
+	// What could not be put back is not told as if it had been, and not counted.
+	f.now.port("lan2").members = []member{{7, false, false}}
+	failing("lan2 leaves 7", unix.EIO)
+	if done, err := s.Repair(t.Context()); len(done) > 0 || err == nil || !strings.Contains(err.Error(), "lan2 leaves 7: input/output error") {
+		t.Errorf("a repair that fails: %v, %v; want an error and nothing done", done, err)
+	}
+	f.asked = nil
+	if done, err := s.Repair(t.Context()); len(done) > 0 || len(f.asked) > 0 || err == nil || err.Error() != "lan2 leaves 7: input/output error" {
+		t.Errorf("tried again at once: %v, %v, %v; want what is wrong, and nothing asked", done, f.asked, err)
+	}
+	f.fail = nil
+	if w := s.Warnings(); len(w) > 0 {
+		t.Errorf("warnings %q; want none", w)
+	}
+	set(t, s, "lan2", 0)
+	// A port that has left is cut, whether the uplink leaves or not: Repair goes
+	// on with that.
+	set(t, s, "lan1", 102)
+	failing("up leaves 102", unix.EIO)
+	if err := s.Set(t.Context(), "lan1", 0); err != nil || list(f.now.port("lan1").members) != "none" {
+		t.Errorf("Set(0), and the uplink can not leave: %v, %s; want it done", err, f.shown())
+	}
+	if _, err := s.Repair(t.Context()); err == nil || !strings.Contains(err.Error(), "up leaves 102: input/output error") {
+		t.Errorf("Repair = %v; want what is wrong with the uplink", err)
+	}
+	f.fail = nil
 	// A port that did not leave joins nothing else.
 	set(t, s, "lan1", 101)
 	failing("lan1 leaves 101", unix.EIO)
@@ -261,6 +287,9 @@ func TestFails(t *testing.T) {
 	}
 	set0 := map[string]uint16{"lan1": 0, "lan2": 102}
 	err = s.SetAll(t.Context(), set0)
+	if strings.Contains(fmt.Sprint(err), "\n") {
+		t.Errorf("SetAll = %q; want one line", err)
+	}
 	for _, want := range []string{"lan1 leaves 101: input/output error", "lan2 joins 102 untagged: input/output error"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("SetAll = %v; want %q in it", err, want)

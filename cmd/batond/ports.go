@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"baton/enclosure"
@@ -112,7 +114,9 @@ func (p *ports) look(ctx context.Context, note func(enclosure.Event)) {
 		}
 		text := ""
 		if err != nil {
-			text = err.Error()
+			parts := strings.Split(err.Error(), "; ")
+			slices.Sort(parts) // the same again in another order is no news
+			text = strings.Join(parts, "; ")
 		}
 		if text != said && text != "" {
 			note(enclosure.Event{Kind: "vlan", Code: string(enclosure.CodeHardware), Text: "switch: " + text})
