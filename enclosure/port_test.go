@@ -78,7 +78,7 @@ func TestSwitchUnseen(t *testing.T) {
 			time.Sleep(3 * time.Second)
 			sw.blind = false
 			time.Sleep(3 * time.Second)
-			if got, err := sw.Membership(r.Ctx(), "lan0"); err != nil || !slices.Equal(got, []uint16{101}) {
+			if got, err := r.W.Switch().Membership(r.Ctx(), "lan0"); err != nil || !slices.Equal(got, []uint16{101}) {
 				t.Errorf("%s: member of %v, %v; want 101", profile, got, err)
 			}
 			events, _ := r.E.Events(0)

@@ -102,6 +102,19 @@ func (sw *Switch) May(_ context.Context, ports []string, _ uint16) error {
 	return nil
 }
 
+// Check tells what would not be so after Set.
+func (sw *Switch) Check(ctx context.Context, port string, vlan uint16) error {
+	have, err := sw.Membership(ctx, port)
+	var want []uint16
+	if vlan != 0 {
+		want = []uint16{vlan}
+	}
+	if err == nil && !slices.Equal(have, want) {
+		err = fmt.Errorf("member of %v; want %v", have, want)
+	}
+	return err
+}
+
 // Last is what port is a member of, for people.
 func (sw *Switch) Last(port string) string {
 	sw.w.enter()

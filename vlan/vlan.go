@@ -243,8 +243,23 @@ func (s *Switch) unwish(before []wish, groups map[string]uint16) {
 // when all of it goes. nil = nothing is known to stand in the way. errors.Is
 // finds ErrUnseen in the error.
 func (s *Switch) May(ctx context.Context, ports []string, group uint16) error {
+	_, err := s.suppose(ctx, ports, group)
+	return err
+}
+
+// Check tells, by looking alone, what would not be so after Set; nil = port is a
+// member of the group's VLAN and of no other, as its mode has it, and the uplink
+// is of it, too. errors.Is finds ErrUnseen where that can not be.
+func (s *Switch) Check(ctx context.Context, port string, group uint16) error {
+	differs, err := s.suppose(ctx, []string{port}, group)
+	return join(append(differs, err)...)
+}
+
+// suppose looks what would have to change so that ports have the VLAN of a group,
+// and what keeps them from it.
+func (s *Switch) suppose(ctx context.Context, ports []string, group uint16) (differs []error, err error) {
 	if err := s.take(ctx); err != nil {
-		return err
+		return nil, err
 	}
 	defer s.give()
 	before := slices.Clone(s.want.ports)
@@ -254,11 +269,11 @@ func (s *Switch) May(ctx context.Context, ports []string, group uint16) error {
 		groups[port] = group
 	}
 	if err := s.wish(groups); err != nil {
-		return unseen{err}
+		return nil, unseen{err}
 	}
 	now, err := s.look(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	about := scope{ports: map[string]bool{}, vlans: map[uint16]bool{}}
 	for _, w := range s.want.ports {
@@ -266,51 +281,18 @@ func (s *Switch) May(ctx context.Context, ports []string, group uint16) error {
 			about.add(w, w, now.port(w.name))
 		}
 	}
-	_, problems := plan(s.want, now)
-	if err := s.explain(about.problems(problems, s.want.uplink.name)); err != nil {
-		return unseen{err}
-	}
-	return nil
-}
-
-// Membership reads of which groups' VLANs port is a member, ascending. A VLAN
-// that is no group's stands as itself; if a group has that number and another
-// VLAN, with notAGroup added.
-func (s *Switch) Membership(ctx context.Context, port string) ([]uint16, error) {
-	if err := s.take(ctx); err != nil {
-		return nil, err
-	}
-	defer s.give()
-	now, err := s.look(ctx)
-	if err != nil {
-		return nil, err
-	}
-	p := now.port(port)
-	if p == nil {
-		return nil, unseen{s.k.whyNot(s.want.bridge, port)}
-	}
-	var out []uint16
-	for _, m := range p.members {
-		out = append(out, s.c.group(m.vlan))
-	}
-	slices.Sort(out)
-	return out, nil
-}
-
-// notAGroup is above every group and VLAN.
-const notAGroup = 10000
-
-// group is the inverse of VLAN.
-func (c Config) group(vlan uint16) uint16 {
-	for g, v := range c.VLANs {
-		if v == vlan {
-			return g
+	changes, problems := plan(s.want, now)
+	for _, c := range about.changes(changes, s.want.uplink.name) {
+		should := "should not be"
+		if c.join {
+			should = "should be"
 		}
+		differs = append(differs, fmt.Errorf("%s is a member of %s, and %s of %s", c.port, list(now.port(c.port).members), should, list(c.members)))
 	}
-	if c.VLAN(vlan) != vlan {
-		return notAGroup + vlan
+	if err := s.explain(about.problems(problems, s.want.uplink.name)); err != nil {
+		return differs, unseen{err}
 	}
-	return vlan
+	return differs, nil
 }
 
 // Use replaces the groups of hosts. Ports stay as they are.
@@ -458,7 +440,8 @@ func leaving(want desired, about scope) bool {
 // plain is an error that ErrUnseen is not found in.
 func plain(err error) error { return errors.New(err.Error()) }
 
-// several are errors on one line, which events and refusals are.
+// several are errors on one line, which events and refusals are. The order is
+// that of the texts: the same again is to read the same.
 type several []error
 
 func (s several) Unwrap() []error { return s }
@@ -468,19 +451,27 @@ func (s several) Error() string {
 	for _, err := range s {
 		out = append(out, err.Error())
 	}
+	slices.Sort(out)
 	return strings.Join(out, "; ")
 }
 
 // join is what of errs is not nil; nil if that is nothing.
 func join(errs ...error) error {
-	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
-	switch len(errs) {
+	var all several
+	for _, err := range errs {
+		if many, ok := err.(several); ok {
+			all = append(all, many...)
+		} else if err != nil {
+			all = append(all, err)
+		}
+	}
+	switch len(all) {
 	case 0:
 		return nil
 	case 1:
-		return errs[0]
+		return all[0]
 	}
-	return several(errs)
+	return all
 }
 
 // explain makes problems an error.

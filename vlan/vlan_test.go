@@ -69,18 +69,34 @@ func TestSet(t *testing.T) {
 	}
 }
 
-func TestMembership(t *testing.T) {
+// TestCheck: what is not as it should be is told, and left.
+func TestCheck(t *testing.T) {
 	f, s := bed()
-	f.now.port("lan0").members = []member{{7, false, false}, {101, false, false}, {103, false, false}, {1103, false, false}}
-	got, err := s.Membership(t.Context(), "lan0")
-	if want := []uint16{7, 101, 103, notAGroup + 103}; err != nil || !slices.Equal(got, want) {
-		t.Errorf("Membership = %v, %v; want %v", got, err, want)
-	}
-	if got, err := s.Membership(t.Context(), "lan7"); !errors.Is(err, ErrUnseen) {
-		t.Errorf("of a port that is not there: %v, %v", got, err)
+	for _, tt := range []struct {
+		up, lan1, lan2 []member
+		port           string
+		group          uint16
+		want           string
+	}{
+		{port: "lan1", group: 0, want: "<nil>"},
+		{up: []member{{1103, false, false}}, lan1: []member{{1103, false, false}}, port: "lan1", group: 103, want: "<nil>"},
+		{up: []member{{102, false, false}}, lan2: []member{{102, true, true}}, port: "lan2", group: 102, want: "<nil>"},
+		{up: []member{{101, false, false}}, lan1: []member{{101, false, false}, {7, false, false}}, port: "lan1", group: 101, want: "lan1 is a member of 101, 7, and should not be of 7"},
+		{up: []member{{101, false, false}}, port: "lan1", group: 101, want: "lan1 is a member of none, and should be of 101"},
+		{up: []member{{102, false, false}}, lan2: []member{{102, false, false}}, port: "lan2", group: 102, want: "lan2 is a member of 102, and should be of 102 untagged"},
+		{lan1: []member{{101, false, false}}, port: "lan1", group: 101, want: "up is a member of none, and should be of 101"},
+		{port: "lan7", group: 101, want: "port lan7 is no slot's"},
+	} {
+		f.now.port("up").members, f.now.port("lan1").members, f.now.port("lan2").members = tt.up, tt.lan1, tt.lan2
+		if err := s.Check(t.Context(), tt.port, tt.group); fmt.Sprint(err) != tt.want {
+			t.Errorf("Check(%s, %d) = %v; want %s", tt.port, tt.group, err, tt.want)
+		}
 	}
 	if len(f.asked) > 0 {
-		t.Errorf("reading asked for %v", f.asked)
+		t.Errorf("a check asked for %v", f.asked)
+	}
+	if done, err := s.Repair(t.Context()); err != nil || len(done) > 0 {
+		t.Errorf("and what was checked is wanted: %v, %v", done, err)
 	}
 }
 

@@ -4,9 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"baton/enclosure"
@@ -114,9 +112,7 @@ func (p *ports) look(ctx context.Context, note func(enclosure.Event)) {
 		}
 		text := ""
 		if err != nil {
-			parts := strings.Split(err.Error(), "; ")
-			slices.Sort(parts) // the same again in another order is no news
-			text = strings.Join(parts, "; ")
+			text = err.Error()
 		}
 		if text != said && text != "" {
 			note(enclosure.Event{Kind: "vlan", Code: string(enclosure.CodeHardware), Text: "switch: " + text})
