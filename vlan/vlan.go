@@ -82,7 +82,9 @@ type kernel interface {
 	// look is a consistent picture of a bridge and its ports, or an error. That
 	// there is no such bridge is none.
 	look(bridge string) (seen, error)
-	change(c change) error
+	// change carries changes out, in their order, each whatever became of those
+	// before; its result has as many errors.
+	change(changes []change) []error
 	// whyNot says what is wrong with an interface that is no port of the bridge.
 	whyNot(bridge, port string) error
 	close()
@@ -403,13 +405,13 @@ func (s *Switch) bring(ctx context.Context, now seen, about scope) (tried bool, 
 		}
 	}
 	stays := map[string]bool{} // ports that did not leave: they must not join another
-	for _, c := range changes {
-		if c.join && stays[c.port] {
-			continue
-		}
-		if err := s.apply(ctx, c); err != nil {
-			fail(c.port, fmt.Errorf("%s: %w", c, err))
-			stays[c.port] = stays[c.port] || !c.join
+	for _, join := range []bool{false, true} {
+		next := slices.DeleteFunc(slices.Clone(changes), func(c change) bool { return c.join != join || stays[c.port] })
+		for i, err := range s.apply(ctx, next) {
+			if c := next[i]; err != nil {
+				fail(c.port, fmt.Errorf("%s: %w", c, err))
+				stays[c.port] = true
+			}
 		}
 	}
 	if len(changes) == 0 {
@@ -556,11 +558,33 @@ func (s *Switch) counts(f func(*Stats)) {
 	s.mu.Unlock()
 }
 
-func (s *Switch) apply(ctx context.Context, c change) error {
-	return s.retry(ctx, func() error {
-		s.counts(func(n *Stats) { n.Changes++ })
-		return s.k.change(c)
-	})
+// apply asks for changes at once, and once more for those for which the kernel
+// had no room.
+func (s *Switch) apply(ctx context.Context, changes []change) []error {
+	ask := func(changes ...change) []error {
+		s.counts(func(n *Stats) { n.Changes += uint64(len(changes)) })
+		return s.k.change(changes)
+	}
+	if len(changes) == 0 {
+		return nil
+	}
+	if err := ctx.Err(); err != nil {
+		return slices.Repeat([]error{err}, len(changes))
+	}
+	errs := ask(changes...)
+	for i, c := range changes {
+		if err := errs[i]; transient(err) {
+			first := true
+			errs[i] = s.retry(ctx, func() error {
+				if first {
+					first = false
+					return err
+				}
+				return ask(c)[0]
+			})
+		}
+	}
+	return errs
 }
 
 // tries is how often the kernel is asked where it had no room for the answer, or
