@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"syscall"
 	"time"
 
@@ -42,14 +43,13 @@ func openKernel() (kernel, error) {
 		unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_EXT_ACK, 1), // and have the kernel's own words
 	} {
 		if err != nil {
-			unix.Close(fd)
-			return nil, err
+			return nil, errors.Join(err, unix.Close(fd))
 		}
 	}
 	return &rtnetlink{fd, make([]byte, 64<<10)}, nil
 }
 
-func (k *rtnetlink) close() { unix.Close(k.fd) }
+func (k *rtnetlink) close() { _ = unix.Close(k.fd) }
 
 // send sends requests in one piece. The kernel carries them out one after the
 // other.
@@ -84,10 +84,8 @@ func (k *rtnetlink) receive(each func(syscall.NetlinkMessage) (last bool)) error
 		if err != nil {
 			return fmt.Errorf("%w: %w", errAnswer, err)
 		}
-		for _, m := range messages {
-			if each(m) {
-				return nil
-			}
+		if slices.ContainsFunc(messages, each) {
+			return nil
 		}
 	}
 }

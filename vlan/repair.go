@@ -2,6 +2,7 @@ package vlan
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -93,11 +94,16 @@ func (s *Switch) Repair(ctx context.Context) ([]Repair, error) {
 	all, _ := plan(s.want, now)
 	changes := about.changes(all, s.want.uplink.name)
 	_, failed, err := s.bring(ctx, now, about)
+	var wrong several // in one list, so that the same reads the same
+	if !errors.As(err, &wrong) {
+		wrong = several{err}
+	}
 	for port := range about.not {
 		if slices.ContainsFunc(all, func(c change) bool { return c.port == port }) {
-			err = join(err, s.wars[port].why)
+			wrong = append(wrong, s.wars[port].why)
 		}
 	}
+	err = join(wrong...)
 	if len(changes) == 0 {
 		return nil, err
 	}

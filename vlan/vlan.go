@@ -459,21 +459,14 @@ func (s several) Error() string {
 
 // join is what of errs is not nil; nil if that is nothing.
 func join(errs ...error) error {
-	var all several
-	for _, err := range errs {
-		if many, ok := err.(several); ok {
-			all = append(all, many...)
-		} else if err != nil {
-			all = append(all, err)
-		}
-	}
-	switch len(all) {
+	errs = slices.DeleteFunc(slices.Clone(errs), func(err error) bool { return err == nil })
+	switch len(errs) {
 	case 0:
 		return nil
 	case 1:
-		return all[0]
+		return errs[0]
 	}
-	return all
+	return several(errs)
 }
 
 // explain makes problems an error.

@@ -491,6 +491,46 @@ func TestRepair(t *testing.T) {
 	})
 }
 
+// TestRepairFails: what can not be put back is tried less and less often, and
+// what is wrong reads the same each time.
+func TestRepairFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, s := bed()
+		if err := s.SetAll(t.Context(), map[string]uint16{"lan0": 0, "lan1": 0, "lan2": 0}); err != nil {
+			t.Fatal(err)
+		}
+		f.fail = func(what string) error {
+			if strings.HasPrefix(what, "lan") {
+				return unix.EIO
+			}
+			return nil
+		}
+		f.now.port("lan1").members = []member{{8, false, false}}
+		asked := 0
+		for i := range 12 {
+			want := "lan1 leaves 8: input/output error"
+			if i > 0 {
+				f.now.port("lan0").members = []member{{7, false, false}}
+				want = "lan0 leaves 7: input/output error; " + want
+			}
+			f.asked = nil
+			if done, err := s.Repair(t.Context()); len(done) > 0 || err == nil || err.Error() != want {
+				t.Errorf("%d: %v, %v; want %q", i, done, err, want)
+			}
+			asked += len(f.asked)
+			time.Sleep(10 * time.Second)
+		}
+		if asked != 8 { // lan1 after 0, 10, 30 and 70 s, lan0 after 10, 20, 40 and 80 s
+			t.Errorf("asked %d times; want 8", asked)
+		}
+		f.fail = nil
+		time.Sleep(time.Minute)
+		if done, err := s.Repair(t.Context()); len(done) != 2 || err != nil {
+			t.Errorf("when it can: %v, %v; want two repairs", done, err)
+		}
+	})
+}
+
 // TestRepairKnowsNothing: nothing is changed for slots that nobody has spoken
 // for, nor is what they may use taken from the uplink.
 func TestRepairKnowsNothing(t *testing.T) {
