@@ -12,6 +12,7 @@ import (
 	"baton/ee"
 	"baton/ee/bus"
 	"baton/nvm"
+	"baton/vlan"
 )
 
 // CheckLevel says how good something is.
@@ -64,20 +65,6 @@ func (e *Enclosure) Check(ctx context.Context) []CheckLine {
 	}
 	return append(append(lines, e.checkVLANs(ctx)...), e.checkHosts()...)
 }
-
-// What a Switch may be able to tell of a port, by looking alone.
-type (
-	// members says of which VLANs it is a member.
-	members interface {
-		Membership(ctx context.Context, port string) ([]uint16, error)
-	}
-	// reasons says why it could not be a member of a group's VLAN, 0 = of none,
-	// and what was last read of it.
-	reasons interface {
-		Check(ctx context.Context, port string, group uint16) error
-		Last(port string) string
-	}
-)
 
 // checkPoller tells whether the loop that looks at engines runs.
 func (e *Enclosure) checkPoller() CheckLine {
@@ -333,30 +320,23 @@ func (e *Enclosure) checkPort(ctx context.Context, s *slot) CheckLine {
 		l.Level, l.Text, l.Next = CheckWarn, port+" is configured, and no switch is: its VLANs are not set", "docs/configuration.md"
 		return l
 	}
-	group := uint16(0)
-	if w := e.desire(s); w.Link {
-		group = w.Block.Group
+	group := e.desire(s).Group()
+	e.mu.Lock()
+	if s.blocked != nil {
+		group = 0 // cut until it is resolved
 	}
-	var err error
-	if r, ok := e.cfg.Switch.(reasons); ok {
-		if err = r.Check(ctx, s.cfg.Port, group); err == nil {
-			l.Text = port + ": " + cmp.Or(r.Last(s.cfg.Port), "nothing stands in the way of what it should be")
-		}
-	} else if m, ok := e.cfg.Switch.(members); ok {
-		var have, want []uint16
-		if group != 0 {
-			want = []uint16{group}
-		}
-		if have, err = m.Membership(ctx, s.cfg.Port); err == nil {
-			l.Text = fmt.Sprintf("%s is member of %s", port, groupList(have))
-			if !slices.Equal(have, want) && !e.busy(s) {
-				l.Level, l.Text = CheckFail, fmt.Sprintf("%s, and should be of %s", l.Text, groupList(want))
-				l.Next = "it is put right by itself within a minute; if not, baton log " + s.cfg.Name
-			}
-		}
-	}
-	if err != nil {
+	e.mu.Unlock()
+	err := e.cfg.Switch.Check(ctx, s.cfg.Port, group)
+	switch {
+	case err == nil:
+		l.Text = port + ": " + e.cfg.Switch.Last(s.cfg.Port)
+	case e.busy(s):
+		l.Level, l.Text, l.Next = CheckWarn, port+": an operation has the slot", "wait for it (baton watch), then check again"
+	case errors.Is(err, vlan.ErrUnseen):
 		l.Level, l.Text, l.Next = CheckFail, fmt.Sprintf("%s: %v", port, err), "is the port there, and the bridge?"
+	default:
+		l.Level, l.Text = CheckFail, fmt.Sprintf("%s: %v", port, err)
+		l.Next = "it is put right by itself within a minute; if not, baton log " + s.cfg.Name
 	}
 	return l
 }
@@ -365,17 +345,6 @@ func (e *Enclosure) busy(s *slot) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return s.holder != "" && s.holder != pollHolder
-}
-
-func groupList(groups []uint16) string {
-	if len(groups) == 0 {
-		return "none"
-	}
-	var out []string
-	for _, g := range groups {
-		out = append(out, fmt.Sprint(g))
-	}
-	return strings.Join(out, " ")
 }
 
 // checkHosts lists who can not take part.

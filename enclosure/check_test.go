@@ -23,8 +23,18 @@ func TestCheck(t *testing.T) {
 		{"well", well, "engine", "gpu0", enclosure.CheckOK, "link up with " + rig.A + ", guard on, device"},
 		{"well", well, "chip", "gpu0", enclosure.CheckOK, "config block good: group "},
 		{"well", well, "chip", "gpu2", enclosure.CheckOK, "config block good: free"},
-		{"well", well, "vlan", "gpu0", enclosure.CheckOK, "is member of 1"},
-		{"well", well, "vlan", "gpu2", enclosure.CheckOK, "is member of none"},
+		{"well", well, "vlan", "gpu0", enclosure.CheckOK, "port lan0: VLANs [10"},
+		{"well", well, "vlan", "gpu2", enclosure.CheckOK, "port lan2: in no VLAN"},
+		{"port taken out", func(r *rig.Rig) {
+			if err := r.W.Switch().Set(r.Ctx(), "lan0", 0); err != nil {
+				r.T.Fatal(err)
+			}
+		}, "vlan", "gpu0", enclosure.CheckFail, "port lan0: member of []; want [101]"},
+		{"port of a free slot put in", func(r *rig.Rig) {
+			if err := r.W.Switch().Join(r.Ctx(), "lan2", 101); err != nil {
+				r.T.Fatal(err)
+			}
+		}, "vlan", "gpu2", enclosure.CheckFail, "port lan2: member of [101]; want []"},
 		{"well", well, "store", "", enclosure.CheckOK, "records in"},
 		{"well", well, "host", "hosts", enclosure.CheckOK, "may take part"},
 		{"well", well, "agent", "poller", enclosure.CheckOK, "3 of 3"},

@@ -93,10 +93,11 @@ type Switch interface {
 	// and reads that back. It changes nothing where that is so already.
 	// errors.Is finds vlan.ErrUnseen where nothing is known, and nothing changed.
 	Set(ctx context.Context, port string, group uint16) error
-	// May tells, by looking alone, why Set would fail.
-	May(ctx context.Context, port string, group uint16) error
-	// Membership reads of which groups' VLANs port is a member.
-	Membership(ctx context.Context, port string) ([]uint16, error)
+	// May tells, by looking alone, why Set of these ports would fail.
+	May(ctx context.Context, ports []string, group uint16) error
+	// Check tells, by looking alone, what would not be so after a Set. errors.Is
+	// finds vlan.ErrUnseen where that can not be seen.
+	Check(ctx context.Context, port string, group uint16) error
 	// Last is what was last read of port, for people. It asks nobody.
 	Last(port string) string
 }

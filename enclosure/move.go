@@ -311,6 +311,9 @@ func (e *Enclosure) look(ctx context.Context, slots []*slot) ([]*item, *Error) {
 			it.err = e.lookAt(ctx, it)
 		}
 	})
+	if !slices.ContainsFunc(items, func(it *item) bool { return it.err != nil }) && len(items) > 0 {
+		items[0].err = e.lookAtPorts(ctx, slots)
+	}
 	e.mu.Lock()
 	for _, it := range items {
 		it.s.refusedAt = time.Time{}
@@ -362,24 +365,36 @@ func (e *Enclosure) lookAt(ctx context.Context, it *item) error {
 		}
 		return s.hardware("the engine's EEPROM can not be read", err)
 	}
-	return e.lookAtPort(ctx, s)
+	return nil
 }
 
-// lookAtPort finds out what would keep the slot's port from its new VLAN, before
-// anything is cut.
-func (e *Enclosure) lookAtPort(ctx context.Context, s *slot) error {
-	if e.cfg.Switch == nil || s.cfg.Port == "" {
+// lookAtPorts finds out what would keep the ports of a set from their new VLAN,
+// before anything is cut.
+func (e *Enclosure) lookAtPorts(ctx context.Context, slots []*slot) error {
+	var ports []string
+	var first *slot
+	group := uint16(0)
+	for _, s := range slots {
+		if e.cfg.Switch == nil || s.cfg.Port == "" {
+			continue
+		}
+		if first == nil {
+			first = s
+			e.mu.Lock()
+			group = s.bound // all of a set have one
+			e.mu.Unlock()
+		}
+		ports = append(ports, s.cfg.Port)
+	}
+	if first == nil {
 		return nil
 	}
-	e.mu.Lock()
-	group := s.bound
-	e.mu.Unlock()
 	if group == ee.GroupFree {
 		group = 0
 	}
-	if err := e.cfg.Switch.May(ctx, s.cfg.Port, group); err != nil {
-		known := s.noVLAN("the port's VLAN could not be set", err)
-		known.State = "nothing was changed"
+	if err := e.cfg.Switch.May(ctx, ports, group); err != nil {
+		known := first.noVLAN("the VLAN could not be set", err)
+		known.Where, known.State = "port "+strings.Join(ports, " "), "nothing was changed"
 		return known
 	}
 	return nil

@@ -35,11 +35,11 @@ func (b *blindSwitch) Set(ctx context.Context, port string, group uint16) error 
 	return b.Switch.Set(ctx, port, group)
 }
 
-func (b *blindSwitch) May(ctx context.Context, port string, group uint16) error {
+func (b *blindSwitch) May(ctx context.Context, ports []string, group uint16) error {
 	if err := b.see(); err != nil {
 		return err
 	}
-	return b.Switch.May(ctx, port, group)
+	return b.Switch.May(ctx, ports, group)
 }
 
 // TestSwitchUnseen: while the switch can not be read moves are refused before
@@ -78,7 +78,7 @@ func TestSwitchUnseen(t *testing.T) {
 			time.Sleep(3 * time.Second)
 			sw.blind = false
 			time.Sleep(3 * time.Second)
-			if got, err := sw.Membership(r.Ctx(), "lan0"); err != nil || !slices.Equal(got, []uint16{101}) {
+			if got, err := r.W.Switch().Membership(r.Ctx(), "lan0"); err != nil || !slices.Equal(got, []uint16{101}) {
 				t.Errorf("%s: member of %v, %v; want 101", profile, got, err)
 			}
 			events, _ := r.E.Events(0)

@@ -90,14 +90,29 @@ func (sw *Switch) Set(ctx context.Context, port string, vlan uint16) error {
 	return nil
 }
 
-// May finds what can be seen before Set: here, that there is such a port.
-func (sw *Switch) May(_ context.Context, port string, _ uint16) error {
+// May finds what can be seen before Set: here, that there are such ports.
+func (sw *Switch) May(_ context.Context, ports []string, _ uint16) error {
 	sw.w.enter()
 	defer sw.w.mu.Unlock()
-	if _, ok := sw.vlans[port]; !ok {
-		return noPort(port)
+	for _, port := range ports {
+		if _, ok := sw.vlans[port]; !ok {
+			return noPort(port)
+		}
 	}
 	return nil
+}
+
+// Check tells what would not be so after Set.
+func (sw *Switch) Check(ctx context.Context, port string, vlan uint16) error {
+	have, err := sw.Membership(ctx, port)
+	var want []uint16
+	if vlan != 0 {
+		want = []uint16{vlan}
+	}
+	if err == nil && !slices.Equal(have, want) {
+		err = fmt.Errorf("member of %v; want %v", have, want)
+	}
+	return err
 }
 
 // Last is what port is a member of, for people.

@@ -42,7 +42,14 @@ func (s seen) clone() seen {
 	return s
 }
 
-func (f *fake) change(c change) error {
+func (f *fake) change(changes []change) (errs []error) {
+	for _, c := range changes {
+		errs = append(errs, f.one(c))
+	}
+	return errs
+}
+
+func (f *fake) one(c change) error {
 	f.asked = append(f.asked, c.String())
 	if f.fail != nil {
 		if err := f.fail(c.String()); err != nil {

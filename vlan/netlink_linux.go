@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
+	"syscall"
 	"time"
 
 	"github.com/vishvananda/netlink/nl"
@@ -19,35 +21,140 @@ const (
 	bridgeProtocol  = 8 // IFLA_BR_VLAN_PROTOCOL
 )
 
-// rtnetlink is the kernel by way of route netlink.
-type rtnetlink struct{ socket *nl.SocketHandle }
+// rtnetlink is the kernel by way of route netlink. It has a socket of its own
+// with one buffer, since nl takes 64 KiB from the heap for each answer, and can
+// not ask for many changes at once.
+type rtnetlink struct {
+	fd     int
+	buffer []byte
+}
 
 func openKernel() (kernel, error) {
-	s, err := nl.Subscribe(unix.NETLINK_ROUTE)
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, err
 	}
 	limit := unix.NsecToTimeval(netlinkTimeout.Nanoseconds())
-	err = errors.Join(s.SetSendTimeout(&limit), s.SetReceiveTimeout(&limit))
-	if err == nil {
-		err = s.SetExtAck(true) // the kernel's own words, where it has some
+	for _, err = range []error{
+		unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}),
+		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit),
+		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit),
+		unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1), // refusals do not repeat what was asked,
+		unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_EXT_ACK, 1), // and have the kernel's own words
+	} {
+		if err != nil {
+			return nil, errors.Join(err, unix.Close(fd))
+		}
 	}
-	if err != nil {
-		s.Close()
-		return nil, err
-	}
-	return rtnetlink{&nl.SocketHandle{Socket: s}}, nil
+	return &rtnetlink{fd, make([]byte, 64<<10)}, nil
 }
 
-func (k rtnetlink) close() { k.socket.Close() }
+func (k *rtnetlink) close() { _ = unix.Close(k.fd) }
 
-func (k rtnetlink) ask(r *nl.NetlinkRequest, answer uint16) ([][]byte, error) {
-	r.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: k.socket}
-	out, err := r.Execute(unix.NETLINK_ROUTE, answer)
-	if errors.Is(err, unix.EAGAIN) {
-		return nil, fmt.Errorf("the kernel has not answered within %v: %w", netlinkTimeout, err)
+// send sends requests in one piece. The kernel carries them out one after the
+// other.
+func (k *rtnetlink) send(requests ...*nl.NetlinkRequest) error {
+	var b []byte
+	for _, r := range requests {
+		b = append(b, r.Serialize()...)
+		b = append(b, make([]byte, -len(b)&(unix.NLMSG_ALIGNTO-1))...)
 	}
-	return out, err
+	return late(unix.Sendto(k.fd, b, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}))
+}
+
+// receive gives messages to each until that says that it was the last. They are
+// in the buffer, which the next overwrite.
+func (k *rtnetlink) receive(each func(syscall.NetlinkMessage) (last bool)) error {
+	for {
+		// With MSG_TRUNC n is what there was, whether there was room or not.
+		n, from, err := unix.Recvfrom(k.fd, k.buffer, unix.MSG_TRUNC)
+		if errors.Is(err, unix.EINTR) {
+			continue // a signal; the kernel has answered already
+		}
+		if err != nil {
+			return late(err)
+		}
+		if a, ok := from.(*unix.SockaddrNetlink); !ok || a.Pid != nl.PidKernel {
+			continue
+		}
+		if n > len(k.buffer) {
+			return fmt.Errorf("%w: %d bytes, want at most %d", errAnswer, n, len(k.buffer))
+		}
+		messages, err := syscall.ParseNetlinkMessage(k.buffer[:n])
+		if err != nil {
+			return fmt.Errorf("%w: %w", errAnswer, err)
+		}
+		if slices.ContainsFunc(messages, each) {
+			return nil
+		}
+	}
+}
+
+// late says what a time-out was.
+func late(err error) error {
+	if errors.Is(err, unix.EAGAIN) {
+		return fmt.Errorf("the kernel has not answered within %v: %w", netlinkTimeout, err)
+	}
+	return err
+}
+
+// ask sends a question and gives each answer about an interface to each.
+func (k *rtnetlink) ask(r *nl.NetlinkRequest, each func([]byte) error) error {
+	if err := k.send(r); err != nil {
+		return err
+	}
+	var found error
+	interrupted := false
+	err := k.receive(func(m syscall.NetlinkMessage) (last bool) {
+		if m.Header.Seq != r.Seq {
+			return false // of a question that was given up
+		}
+		interrupted = interrupted || m.Header.Flags&unix.NLM_F_DUMP_INTR != 0
+		switch m.Header.Type {
+		case unix.NLMSG_ERROR, unix.NLMSG_DONE:
+			if err := refusal(m); err != nil {
+				found = err
+			}
+			return true
+		case unix.RTM_NEWLINK:
+			if err := each(m.Data); err != nil && found == nil {
+				found = err
+			}
+		}
+		return m.Header.Flags&unix.NLM_F_MULTI == 0
+	})
+	if err == nil && interrupted {
+		err = nl.ErrDumpInterrupted
+	}
+	if err == nil {
+		err = found
+	}
+	return err
+}
+
+// refusal is the error in a message that ends an answer; nil = none.
+func refusal(m syscall.NetlinkMessage) error {
+	if len(m.Data) < 4 {
+		if m.Header.Type == unix.NLMSG_DONE {
+			return nil
+		}
+		return fmt.Errorf("%w: refusal of %d bytes", errAnswer, len(m.Data))
+	}
+	n := int32(binary.NativeEndian.Uint32(m.Data))
+	if n == 0 {
+		return nil
+	}
+	var err error = unix.Errno(-n)
+	const head = 4 + unix.SizeofNlMsghdr // the number and, with CAP_ACK, the request's header
+	if m.Header.Flags&unix.NLM_F_ACK_TLVS != 0 && m.Header.Flags&unix.NLM_F_CAPPED != 0 && len(m.Data) > head {
+		attrs, _ := parseAttrs(m.Data[head:]) // words, nothing else hangs on them
+		for _, a := range attrs {
+			if a.kind == unix.NLMSGERR_ATTR_MSG {
+				err = fmt.Errorf("%w: %s", err, nl.BytesToString(a.value))
+			}
+		}
+	}
+	return err
 }
 
 // transient tells whether a question is to be asked again: a signal or a change
@@ -57,7 +164,7 @@ func transient(err error) bool {
 }
 
 // look is that of kernel.
-func (k rtnetlink) look(bridge string) (seen, error) {
+func (k *rtnetlink) look(bridge string) (seen, error) {
 	now, err := k.link(bridge)
 	if err != nil || !now.found || now.kind != "bridge" {
 		return now, err
@@ -65,43 +172,38 @@ func (k rtnetlink) look(bridge string) (seen, error) {
 	r := nl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP)
 	r.AddData(nl.NewIfInfomsg(unix.AF_BRIDGE))
 	r.AddData(nl.NewRtAttr(unix.IFLA_EXT_MASK, nl.Uint32Attr(nl.RTEXT_FILTER_BRVLAN_COMPRESSED)))
-	links, err := k.ask(r, unix.RTM_NEWLINK)
-	if err != nil {
-		return now, err
-	}
-	for _, m := range links {
+	return now, k.ask(r, func(m []byte) error {
 		p, master, err := parsePort(m)
 		switch {
 		case err != nil:
-			return now, err
+			return err
 		case p.index == now.index:
 			now.self = p.members
 		case master == now.index:
 			now.ports = append(now.ports, p)
 		}
-	}
-	return now, nil
+		return nil
+	})
 }
 
 // link asks for one interface.
-func (k rtnetlink) link(name string) (seen, error) {
+func (k *rtnetlink) link(name string) (seen, error) {
 	r := nl.NewNetlinkRequest(unix.RTM_GETLINK, 0)
 	r.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
 	r.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
-	links, err := k.ask(r, unix.RTM_NEWLINK)
-	switch {
-	case errors.Is(err, unix.ENODEV):
+	var l seen
+	err := k.ask(r, func(m []byte) (err error) {
+		l, err = parseLink(m)
+		return err
+	})
+	if errors.Is(err, unix.ENODEV) {
 		return seen{}, nil
-	case err != nil:
-		return seen{}, err
-	case len(links) != 1:
-		return seen{}, fmt.Errorf("%d answers about %s, want 1", len(links), name)
 	}
-	return parseLink(links[0])
+	return l, err
 }
 
 // whyNot is that of kernel.
-func (k rtnetlink) whyNot(bridge, port string) error {
+func (k *rtnetlink) whyNot(bridge, port string) error {
 	l, err := k.link(port)
 	switch {
 	case err != nil:
@@ -113,9 +215,60 @@ func (k rtnetlink) whyNot(bridge, port string) error {
 }
 
 // change is that of kernel.
-func (k rtnetlink) change(c change) error {
-	_, err := k.ask(changeRequest(c), 0)
-	return err
+func (k *rtnetlink) change(changes []change) []error {
+	out := make([]error, 0, len(changes))
+	for len(changes) > 0 {
+		n, size := 0, 0
+		for n < min(len(changes), together) {
+			size += 64 + 16*len(spans(changes[n].members))
+			if n > 0 && size > togetherBytes {
+				break
+			}
+			n++
+		}
+		out = append(out, k.some(changes[:n])...)
+		changes = changes[n:]
+	}
+	return out
+}
+
+// Changes are sent in pieces of at most this many, so that refusals of all of
+// them have room in the socket, and of this length unless it is one. Most are of
+// 44 bytes.
+const (
+	together      = 64
+	togetherBytes = 32 << 10
+)
+
+// some asks for changes in one piece. Only the last is acknowledged: of the
+// others the kernel tells only what went wrong, and does so before.
+func (k *rtnetlink) some(changes []change) []error {
+	errs := make([]error, len(changes))
+	requests := make([]*nl.NetlinkRequest, len(changes))
+	of := map[uint32]int{}
+	for i, c := range changes {
+		requests[i] = changeRequest(c)
+		of[requests[i].Seq] = i
+	}
+	last := len(changes) - 1
+	requests[last].Flags |= unix.NLM_F_ACK
+	err := k.send(requests...)
+	if err == nil {
+		err = k.receive(func(m syscall.NetlinkMessage) bool {
+			i, ours := of[m.Header.Seq]
+			if !ours || m.Header.Type != unix.NLMSG_ERROR {
+				return false
+			}
+			errs[i] = refusal(m)
+			return i == last
+		})
+	}
+	for i := range errs {
+		if errs[i] == nil {
+			errs[i] = err // if there is one nobody knows which were carried out
+		}
+	}
+	return errs
 }
 
 // changeRequest is the message for a change: the VLANs of a port in ranges, all
@@ -125,7 +278,7 @@ func changeRequest(c change) *nl.NetlinkRequest {
 	if c.join {
 		kind = unix.RTM_SETLINK
 	}
-	r := nl.NewNetlinkRequest(kind, unix.NLM_F_ACK)
+	r := nl.NewNetlinkRequest(kind, 0)
 	m := nl.NewIfInfomsg(unix.AF_BRIDGE)
 	m.Index = int32(c.index)
 	r.AddData(m)

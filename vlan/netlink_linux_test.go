@@ -18,15 +18,15 @@ func TestMessage(t *testing.T) {
 		want string
 	}{
 		{change{"lan3", 7, true, []member{{vlan: 101}}},
-			// length 44, RTM_SETLINK, REQUEST|ACK, sequence 0; AF_BRIDGE, index 7
-			"2c000000 1300 0500 00000000 00000000" + "07 00 0000 07000000 00000000 00000000" +
+			// length 44, RTM_SETLINK, REQUEST, sequence 0; AF_BRIDGE, index 7
+			"2c000000 1300 0100 00000000 00000000" + "07 00 0000 07000000 00000000 00000000" +
 				// IFLA_AF_SPEC of 12; IFLA_BRIDGE_VLAN_INFO of 8: no flags, 101
 				"0c00 1a00" + "0800 0200 0000 6500"},
 		{change{"lan3", 258, true, []member{{102, true, true}}},
-			"2c000000 1300 0500 00000000 00000000" + "07 00 0000 02010000 00000000 00000000" + "0c00 1a00" + "0800 0200 0600 6600"},
+			"2c000000 1300 0100 00000000 00000000" + "07 00 0000 02010000 00000000 00000000" + "0c00 1a00" + "0800 0200 0600 6600"},
 		{change{"lan3", 7, false, []member{{1, true, true}, {vlan: 7}, {vlan: 8}, {vlan: 9}, {vlan: 4094}}},
 			// RTM_DELLINK; 1, the range 7..9, 4094
-			"44000000 1100 0500 00000000 00000000" + "07 00 0000 07000000 00000000 00000000" +
+			"44000000 1100 0100 00000000 00000000" + "07 00 0000 07000000 00000000 00000000" +
 				"2400 1a00" + "0800 0200 0600 0100" + "0800 0200 0800 0700" + "0800 0200 1000 0900" + "0800 0200 0000 fe0f"},
 	} {
 		want, err := hex.DecodeString(strings.ReplaceAll(tt.want, " ", ""))
@@ -102,6 +102,43 @@ func FuzzAnswer(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestRefusals: of many changes sent at once each has its own answer. The kernel
+// of this machine, whatever it can do, refuses them all.
+func TestRefusals(t *testing.T) {
+	k, err := openKernel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer k.close()
+	var changes []change
+	for i := range 3*together - 1 {
+		changes = append(changes, change{"nosuch", 1 << 20, i%2 == 0, []member{{vlan: 101}}})
+	}
+	var odd []member // what fits into no piece together with others
+	for v := uint16(2); v < maxVLAN; v += 2 {
+		odd = append(odd, member{vlan: v})
+	}
+	for range 3 {
+		changes = append(changes, change{"nosuch", 1 << 20, false, odd})
+	}
+	want := unix.ENODEV
+	if unix.Geteuid() != 0 {
+		want = unix.EPERM
+	}
+	errs := k.change(changes)
+	if len(errs) != len(changes) {
+		t.Fatalf("%d answers to %d changes", len(errs), len(changes))
+	}
+	for i, err := range errs {
+		if !errors.Is(err, want) {
+			t.Errorf("change %d: %v; want %v", i, err, want)
+		}
+	}
+	if now, err := k.look("lo"); err != nil || !now.found {
+		t.Errorf("look afterwards = %v, %v", now, err)
+	}
 }
 
 // TestNoBridge asks the kernel of this machine, whatever it can do, about an

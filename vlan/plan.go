@@ -138,11 +138,11 @@ func (w wish) wanted() []member {
 func usable(name string, now seen) error {
 	switch {
 	case !now.found:
-		return fmt.Errorf("there is no bridge %s; make it: ip link add %s type bridge vlan_filtering 1", name, name)
+		return fmt.Errorf("there is no bridge %s; make it: ip link add %s type bridge && echo 1 >/sys/class/net/%s/bridge/vlan_filtering", name, name, name)
 	case now.kind != "bridge":
 		return fmt.Errorf("%s is no bridge", name)
 	case !now.filtering:
-		return fmt.Errorf("bridge %s does not filter VLANs, so all its ports hear each other; this is not switched on by itself, since it changes the traffic of others: ip link set %s type bridge vlan_filtering 1 (a kernel that refuses that was built without CONFIG_BRIDGE_VLAN_FILTERING)", name, name)
+		return fmt.Errorf("bridge %s does not filter VLANs, so all its ports hear each other; this is not switched on by itself, since it changes the traffic of others: echo 1 >/sys/class/net/%s/bridge/vlan_filtering (a kernel that refuses that was built without CONFIG_BRIDGE_VLAN_FILTERING)", name, name)
 	case now.protocol != 0 && now.protocol != tagProtocol:
 		return fmt.Errorf("bridge %s uses tags of protocol 0x%04x, want 0x%04x (802.1Q)", name, now.protocol, tagProtocol)
 	}

@@ -46,7 +46,7 @@ func TestPlan(t *testing.T) {
 			if len(c.members) == 0 || !slices.IsSortedFunc(c.members, func(a, b member) int { return int(a.vlan) - int(b.vlan) }) {
 				t.Fatalf("%v", c)
 			}
-			if err := f.change(c); err != nil {
+			if err := f.one(c); err != nil {
 				t.Fatalf("%v: %v", c, err)
 			}
 		}

@@ -2,6 +2,7 @@ package vlan
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -25,6 +26,8 @@ const (
 type war struct {
 	port    string
 	repairs int
+	failed  int       // times that it could not be put back, since it last could
+	why     error     // it could not; nil = it could
 	told    int       // of them, in events
 	next    time.Time // not before
 	last    time.Time
@@ -36,13 +39,13 @@ func (w *war) String() string {
 }
 
 func (w *war) pause() time.Duration {
-	return min(repairPause<<min(w.repairs-1, 8), repairMost)
+	return min(repairPause<<min(max(w.repairs+w.failed, 1)-1, 8), repairMost)
 }
 
 // fought notes a repair and returns its event's text; "" where the event is
 // left out, since there were many: those with 1, 2, 4, 8 repairs are told.
 func (w *war) fought(now time.Time, text string) string {
-	w.repairs++
+	w.repairs, w.failed, w.why = w.repairs+1, 0, nil
 	w.last, w.next = now, now.Add(w.pause())
 	if w.repairs&(w.repairs-1) != 0 {
 		return ""
@@ -54,11 +57,18 @@ func (w *war) fought(now time.Time, text string) string {
 	return text
 }
 
+// lost notes that it could not be put back, which its error tells.
+func (w *war) lost(now time.Time, why error) {
+	w.failed, w.why = w.failed+1, why
+	w.last, w.next = now, now.Add(w.pause())
+}
+
 // Repair compares all ports with what was last set, and puts back what differs;
 // ports that nobody has set yet are left as they are, and the uplink's VLANs
 // that they may need. It is to be called every few seconds. A port that must be
 // put back again and again is looked after less often, up to once a minute, and
-// not every time is told. The error is all that could not be done.
+// not every time is told. The error is all that could not be done: of a port that
+// is not looked after at the moment, what was wrong the last time.
 func (s *Switch) Repair(ctx context.Context) ([]Repair, error) {
 	if err := s.take(ctx); err != nil {
 		return nil, err
@@ -81,9 +91,19 @@ func (s *Switch) Repair(ctx context.Context) ([]Repair, error) {
 			delete(s.wars, port)
 		}
 	}
-	changes, _ := plan(s.want, now)
-	changes = about.changes(changes, s.want.uplink.name)
-	_, err = s.bring(ctx, now, about)
+	all, _ := plan(s.want, now)
+	changes := about.changes(all, s.want.uplink.name)
+	_, failed, err := s.bring(ctx, now, about)
+	var wrong several // in one list, so that the same reads the same
+	if !errors.As(err, &wrong) {
+		wrong = several{err}
+	}
+	for port := range about.not {
+		if slices.ContainsFunc(all, func(c change) bool { return c.port == port }) {
+			wrong = append(wrong, s.wars[port].why)
+		}
+	}
+	err = join(wrong...)
 	if len(changes) == 0 {
 		return nil, err
 	}
@@ -97,7 +117,9 @@ func (s *Switch) Repair(ctx context.Context) ([]Repair, error) {
 			w = &war{port: "port " + c.port}
 			s.wars[c.port] = w
 		}
-		if text := w.fought(at, s.repaired(c.port, now, changes)); text != "" {
+		if failed[c.port] != nil {
+			w.lost(at, failed[c.port])
+		} else if text := w.fought(at, s.repaired(c.port, now, changes)); text != "" {
 			done = append(done, Repair{c.port, text})
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -81,7 +82,9 @@ type kernel interface {
 	// look is a consistent picture of a bridge and its ports, or an error. That
 	// there is no such bridge is none.
 	look(bridge string) (seen, error)
-	change(c change) error
+	// change carries changes out, in their order, each whatever became of those
+	// before; its result has as many errors.
+	change(changes []change) []error
 	// whyNot says what is wrong with an interface that is no port of the bridge.
 	whyNot(bridge, port string) error
 	close()
@@ -192,12 +195,12 @@ func (s *Switch) SetAll(ctx context.Context, groups map[string]uint16) error {
 		}
 		about.add(w, before[i], now.port(w.name))
 	}
-	tried, err := s.bring(ctx, now, about)
+	tried, _, err := s.bring(ctx, now, about)
 	if err != nil {
 		s.unwish(before, groups)
 		if tried {
 			if now, again := s.look(ctx); again == nil {
-				_, _ = s.bring(ctx, now, about) // what it can not tidy Repair does
+				_, _, _ = s.bring(ctx, now, about) // what it can not tidy Repair does
 			}
 		}
 	}
@@ -237,74 +240,61 @@ func (s *Switch) unwish(before []wish, groups map[string]uint16) {
 	}
 }
 
-// May tells, by looking alone, why the VLAN of port could not be set to that
-// of a group; nil = nothing is known to stand in the way. errors.Is finds
-// ErrUnseen in the error.
-func (s *Switch) May(ctx context.Context, port string, group uint16) error {
+// May tells, by looking alone, why the VLAN of ports could not be set to that
+// of a group, in all of them together: an access uplink has room for a set only
+// when all of it goes. nil = nothing is known to stand in the way. errors.Is
+// finds ErrUnseen in the error.
+func (s *Switch) May(ctx context.Context, ports []string, group uint16) error {
+	_, err := s.suppose(ctx, ports, group)
+	return err
+}
+
+// Check tells, by looking alone, what would not be so after Set; nil = port is a
+// member of the group's VLAN and of no other, as its mode has it, and the uplink
+// is of it, too. errors.Is finds ErrUnseen where that can not be.
+func (s *Switch) Check(ctx context.Context, port string, group uint16) error {
+	differs, err := s.suppose(ctx, []string{port}, group)
+	return join(append(differs, err)...)
+}
+
+// suppose looks what would have to change so that ports have the VLAN of a group,
+// and what keeps them from it.
+func (s *Switch) suppose(ctx context.Context, ports []string, group uint16) (differs []error, err error) {
 	if err := s.take(ctx); err != nil {
-		return err
+		return nil, err
 	}
 	defer s.give()
 	before := slices.Clone(s.want.ports)
 	defer func() { s.want.ports = before }()
-	if err := s.wish(map[string]uint16{port: group}); err != nil {
-		return unseen{err}
+	groups := map[string]uint16{}
+	for _, port := range ports {
+		groups[port] = group
+	}
+	if err := s.wish(groups); err != nil {
+		return nil, unseen{err}
 	}
 	now, err := s.look(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	about := scope{ports: map[string]bool{}, vlans: map[uint16]bool{}}
 	for _, w := range s.want.ports {
-		if w.name == port {
-			about.add(w, w, now.port(port))
+		if _, ok := groups[w.name]; ok {
+			about.add(w, w, now.port(w.name))
 		}
 	}
-	_, problems := plan(s.want, now)
+	changes, problems := plan(s.want, now)
+	for _, c := range about.changes(changes, s.want.uplink.name) {
+		should := "should not be"
+		if c.join {
+			should = "should be"
+		}
+		differs = append(differs, fmt.Errorf("%s is a member of %s, and %s of %s", c.port, list(now.port(c.port).members), should, list(c.members)))
+	}
 	if err := s.explain(about.problems(problems, s.want.uplink.name)); err != nil {
-		return unseen{err}
+		return differs, unseen{err}
 	}
-	return nil
-}
-
-// Membership reads of which groups' VLANs port is a member, ascending. A VLAN
-// that is no group's stands as itself; if a group has that number and another
-// VLAN, with notAGroup added.
-func (s *Switch) Membership(ctx context.Context, port string) ([]uint16, error) {
-	if err := s.take(ctx); err != nil {
-		return nil, err
-	}
-	defer s.give()
-	now, err := s.look(ctx)
-	if err != nil {
-		return nil, err
-	}
-	p := now.port(port)
-	if p == nil {
-		return nil, unseen{s.k.whyNot(s.want.bridge, port)}
-	}
-	var out []uint16
-	for _, m := range p.members {
-		out = append(out, s.c.group(m.vlan))
-	}
-	slices.Sort(out)
-	return out, nil
-}
-
-// notAGroup is above every group and VLAN.
-const notAGroup = 10000
-
-// group is the inverse of VLAN.
-func (c Config) group(vlan uint16) uint16 {
-	for g, v := range c.VLANs {
-		if v == vlan {
-			return g
-		}
-	}
-	if c.VLAN(vlan) != vlan {
-		return notAGroup + vlan
-	}
-	return vlan
+	return differs, nil
 }
 
 // Use replaces the groups of hosts. Ports stay as they are.
@@ -389,47 +379,59 @@ func (a *scope) problems(in []problem, uplink string) []problem {
 }
 
 // bring makes what is in scope as it is wanted, and reads it back. tried tells
-// that the kernel was asked for a change.
-func (s *Switch) bring(ctx context.Context, now seen, about scope) (tried bool, err error) {
+// that the kernel was asked for a change, failed which ports are not as wanted
+// all the same.
+func (s *Switch) bring(ctx context.Context, now seen, about scope) (tried bool, failed map[string]error, err error) {
 	changes, problems := plan(s.want, now)
 	changes = about.changes(changes, s.want.uplink.name)
 	problems = about.problems(problems, s.want.uplink.name)
 	cut := leaving(s.want, about)
 	if cut {
-		// A cut does what it can, whatever is wrong with the uplink.
+		// A cut does what it can, whatever is wrong with the uplink: what that
+		// does not leave Repair goes on with.
 		problems = slices.DeleteFunc(problems, func(p problem) bool { return p.port == s.want.uplink.name })
 	}
 	var errs []error
 	if err := s.explain(problems); err != nil {
 		if !cut && !about.all {
-			return false, unseen{err}
+			return false, nil, unseen{err}
 		}
 		errs = append(errs, err)
 	}
-	stays := map[string]bool{} // ports that did not leave: they must not join another
-	for _, c := range changes {
-		if c.join && stays[c.port] {
-			continue
+	failed = map[string]error{}
+	fail := func(port string, err error) {
+		if failed[port] = join(failed[port], err); !cut || port != s.want.uplink.name {
+			errs = append(errs, err)
 		}
-		if err := s.apply(ctx, c); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", c, err))
-			stays[c.port] = stays[c.port] || !c.join
+	}
+	stays := map[string]bool{} // ports that did not leave: they must not join another
+	for _, join := range []bool{false, true} {
+		next := slices.DeleteFunc(slices.Clone(changes), func(c change) bool { return c.join != join || stays[c.port] })
+		for i, err := range s.apply(ctx, next) {
+			if c := next[i]; err != nil {
+				fail(c.port, fmt.Errorf("%s: %w", c, err))
+				stays[c.port] = true
+			}
 		}
 	}
 	if len(changes) == 0 {
-		return false, errors.Join(errs...)
+		return false, nil, join(errs...)
 	}
 	after, err := s.look(ctx)
 	if err != nil {
-		return true, errors.Join(append(errs, fmt.Errorf("not read back: %w", plain(err)))...)
+		err = fmt.Errorf("not read back: %w", plain(err))
+		for _, c := range changes {
+			failed[c.port] = err
+		}
+		return true, failed, join(append(errs, err)...)
 	}
-	if len(errs) == 0 {
-		left, _ := plan(s.want, after)
-		for _, c := range about.changes(left, s.want.uplink.name) {
-			errs = append(errs, fmt.Errorf("%s is read back as a member of %s: does something else manage it?", c.port, list(after.port(c.port).members)))
+	left, _ := plan(s.want, after)
+	for _, c := range about.changes(left, s.want.uplink.name) {
+		if failed[c.port] == nil {
+			fail(c.port, fmt.Errorf("%s is read back as a member of %s: does something else manage it?", c.port, list(after.port(c.port).members)))
 		}
 	}
-	return true, errors.Join(errs...)
+	return true, failed, join(errs...)
 }
 
 // leaving tells whether nothing in scope is to be a member of anything.
@@ -439,6 +441,33 @@ func leaving(want desired, about scope) bool {
 
 // plain is an error that ErrUnseen is not found in.
 func plain(err error) error { return errors.New(err.Error()) }
+
+// several are errors on one line, which events and refusals are. The order is
+// that of the texts: the same again is to read the same.
+type several []error
+
+func (s several) Unwrap() []error { return s }
+
+func (s several) Error() string {
+	var out []string
+	for _, err := range s {
+		out = append(out, err.Error())
+	}
+	slices.Sort(out)
+	return strings.Join(out, "; ")
+}
+
+// join is what of errs is not nil; nil if that is nothing.
+func join(errs ...error) error {
+	errs = slices.DeleteFunc(slices.Clone(errs), func(err error) bool { return err == nil })
+	switch len(errs) {
+	case 0:
+		return nil
+	case 1:
+		return errs[0]
+	}
+	return several(errs)
+}
 
 // explain makes problems an error.
 func (s *Switch) explain(problems []problem) error {
@@ -450,7 +479,7 @@ func (s *Switch) explain(problems []problem) error {
 		}
 		errs = append(errs, errors.New(p.text))
 	}
-	return errors.Join(errs...)
+	return join(errs...)
 }
 
 // look takes a picture of the bridge, if anything can be set on it.
@@ -522,11 +551,33 @@ func (s *Switch) counts(f func(*Stats)) {
 	s.mu.Unlock()
 }
 
-func (s *Switch) apply(ctx context.Context, c change) error {
-	return s.retry(ctx, func() error {
-		s.counts(func(n *Stats) { n.Changes++ })
-		return s.k.change(c)
-	})
+// apply asks for changes at once, and once more for those for which the kernel
+// had no room.
+func (s *Switch) apply(ctx context.Context, changes []change) []error {
+	ask := func(changes ...change) []error {
+		s.counts(func(n *Stats) { n.Changes += uint64(len(changes)) })
+		return s.k.change(changes)
+	}
+	if len(changes) == 0 {
+		return nil
+	}
+	if err := ctx.Err(); err != nil {
+		return slices.Repeat([]error{err}, len(changes))
+	}
+	errs := ask(changes...)
+	for i, c := range changes {
+		if err := errs[i]; transient(err) {
+			first := true
+			errs[i] = s.retry(ctx, func() error {
+				if first {
+					first = false
+					return err
+				}
+				return ask(c)[0]
+			})
+		}
+	}
+	return errs
 }
 
 // tries is how often the kernel is asked where it had no room for the answer, or

@@ -21,6 +21,11 @@ func set(t *testing.T, s *Switch, port string, group uint16) {
 	}
 }
 
+// mayOne is May of one port.
+func mayOne(s *Switch) func(context.Context, string, uint16) error {
+	return func(ctx context.Context, port string, group uint16) error { return s.May(ctx, []string{port}, group) }
+}
+
 // TestSet follows two VMs' slots through moves: what is asked of the kernel, in
 // which order, and what comes of it.
 func TestSet(t *testing.T) {
@@ -64,18 +69,34 @@ func TestSet(t *testing.T) {
 	}
 }
 
-func TestMembership(t *testing.T) {
+// TestCheck: what is not as it should be is told, and left.
+func TestCheck(t *testing.T) {
 	f, s := bed()
-	f.now.port("lan0").members = []member{{7, false, false}, {101, false, false}, {103, false, false}, {1103, false, false}}
-	got, err := s.Membership(t.Context(), "lan0")
-	if want := []uint16{7, 101, 103, notAGroup + 103}; err != nil || !slices.Equal(got, want) {
-		t.Errorf("Membership = %v, %v; want %v", got, err, want)
-	}
-	if got, err := s.Membership(t.Context(), "lan7"); !errors.Is(err, ErrUnseen) {
-		t.Errorf("of a port that is not there: %v, %v", got, err)
+	for _, tt := range []struct {
+		up, lan1, lan2 []member
+		port           string
+		group          uint16
+		want           string
+	}{
+		{port: "lan1", group: 0, want: "<nil>"},
+		{up: []member{{1103, false, false}}, lan1: []member{{1103, false, false}}, port: "lan1", group: 103, want: "<nil>"},
+		{up: []member{{102, false, false}}, lan2: []member{{102, true, true}}, port: "lan2", group: 102, want: "<nil>"},
+		{up: []member{{101, false, false}}, lan1: []member{{101, false, false}, {7, false, false}}, port: "lan1", group: 101, want: "lan1 is a member of 101, 7, and should not be of 7"},
+		{up: []member{{101, false, false}}, port: "lan1", group: 101, want: "lan1 is a member of none, and should be of 101"},
+		{up: []member{{102, false, false}}, lan2: []member{{102, false, false}}, port: "lan2", group: 102, want: "lan2 is a member of 102, and should be of 102 untagged"},
+		{lan1: []member{{101, false, false}}, port: "lan1", group: 101, want: "up is a member of none, and should be of 101"},
+		{port: "lan7", group: 101, want: "port lan7 is no slot's"},
+	} {
+		f.now.port("up").members, f.now.port("lan1").members, f.now.port("lan2").members = tt.up, tt.lan1, tt.lan2
+		if err := s.Check(t.Context(), tt.port, tt.group); fmt.Sprint(err) != tt.want {
+			t.Errorf("Check(%s, %d) = %v; want %s", tt.port, tt.group, err, tt.want)
+		}
 	}
 	if len(f.asked) > 0 {
-		t.Errorf("reading asked for %v", f.asked)
+		t.Errorf("a check asked for %v", f.asked)
+	}
+	if done, err := s.Repair(t.Context()); err != nil || len(done) > 0 {
+		t.Errorf("and what was checked is wanted: %v, %v", done, err)
 	}
 }
 
@@ -135,7 +156,7 @@ func TestRefused(t *testing.T) {
 		port string
 		want string
 	}{
-		{name: "no bridge", c: func(c *Config) { c.Bridge = "br7" }, want: "there is no bridge br7; make it: ip link add br7 type bridge vlan_filtering 1"},
+		{name: "no bridge", c: func(c *Config) { c.Bridge = "br7" }, want: "there is no bridge br7; make it: ip link add br7 type bridge && echo 1 >/sys/class/net/br7/bridge/vlan_filtering"},
 		{name: "no such kind", f: func(f *fake) { f.now.kind = "bond" }, want: "br0 is no bridge"},
 		{name: "no filtering", f: func(f *fake) { f.now.filtering = false }, want: "bridge br0 does not filter VLANs"},
 		{name: "802.1ad", f: func(f *fake) { f.now.protocol = 0x88a8 }, want: "tags of protocol 0x88a8, want 0x8100"},
@@ -169,7 +190,7 @@ func TestRefused(t *testing.T) {
 		if port == "" {
 			port = "lan0"
 		}
-		for name, do := range map[string]func(context.Context, string, uint16) error{"May": s.May, "Set": s.Set} {
+		for name, do := range map[string]func(context.Context, string, uint16) error{"May": mayOne(s), "Set": s.Set} {
 			err := do(t.Context(), port, 101)
 			if err == nil || !strings.Contains(err.Error(), tt.want) || !errors.Is(err, ErrUnseen) {
 				t.Errorf("%s: %s = %v; want %q, ErrUnseen", tt.name, name, err, tt.want)
@@ -228,6 +249,32 @@ func TestFails(t *testing.T) {
 	if got := f.shown(); err != nil || len(done) == 0 || got != "up: 1 untagged; lan0: none; lan1: none; lan2: none; other: 1 untagged" {
 		t.Errorf("a cut is not tried again: %v, %v, %s", done, err, got)
 	}
+	// What could not be put back is not told as if it had been, and not counted.
+	f.now.port("lan2").members = []member{{7, false, false}}
+	failing("lan2 leaves 7", unix.EIO)
+	if done, err := s.Repair(t.Context()); len(done) > 0 || err == nil || !strings.Contains(err.Error(), "lan2 leaves 7: input/output error") {
+		t.Errorf("a repair that fails: %v, %v; want an error and nothing done", done, err)
+	}
+	f.asked = nil
+	if done, err := s.Repair(t.Context()); len(done) > 0 || len(f.asked) > 0 || err == nil || err.Error() != "lan2 leaves 7: input/output error" {
+		t.Errorf("tried again at once: %v, %v, %v; want what is wrong, and nothing asked", done, f.asked, err)
+	}
+	f.fail = nil
+	if w := s.Warnings(); len(w) > 0 {
+		t.Errorf("warnings %q; want none", w)
+	}
+	set(t, s, "lan2", 0)
+	// A port that has left is cut, whether the uplink leaves or not: Repair goes
+	// on with that.
+	set(t, s, "lan1", 102)
+	failing("up leaves 102", unix.EIO)
+	if err := s.Set(t.Context(), "lan1", 0); err != nil || list(f.now.port("lan1").members) != "none" {
+		t.Errorf("Set(0), and the uplink can not leave: %v, %s; want it done", err, f.shown())
+	}
+	if _, err := s.Repair(t.Context()); err == nil || !strings.Contains(err.Error(), "up leaves 102: input/output error") {
+		t.Errorf("Repair = %v; want what is wrong with the uplink", err)
+	}
+	f.fail = nil
 	// A port that did not leave joins nothing else.
 	set(t, s, "lan1", 101)
 	failing("lan1 leaves 101", unix.EIO)
@@ -256,6 +303,9 @@ func TestFails(t *testing.T) {
 	}
 	set0 := map[string]uint16{"lan1": 0, "lan2": 102}
 	err = s.SetAll(t.Context(), set0)
+	if strings.Contains(fmt.Sprint(err), "\n") {
+		t.Errorf("SetAll = %q; want one line", err)
+	}
 	for _, want := range []string{"lan1 leaves 101: input/output error", "lan2 joins 102 untagged: input/output error"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("SetAll = %v; want %q in it", err, want)
@@ -271,10 +321,14 @@ func TestAccessUplink(t *testing.T) {
 	set(t, s, "lan1", 101)
 	before := f.shown()
 	want := "up is an access port and carries one group at a time, and VLANs 101-102 are used"
-	for name, do := range map[string]func(context.Context, string, uint16) error{"May": s.May, "Set": s.Set} {
+	for name, do := range map[string]func(context.Context, string, uint16) error{"May": mayOne(s), "Set": s.Set} {
 		if err := do(t.Context(), "lan2", 102); err == nil || !strings.Contains(err.Error(), want) || f.shown() != before {
 			t.Errorf("%s: %v, %s; want %q", name, err, f.shown(), want)
 		}
+	}
+	// All of them may go together, one after the other as a move does it.
+	if err := s.May(t.Context(), []string{"lan0", "lan1"}, 102); err != nil || f.shown() != before {
+		t.Errorf("May of both = %v, %s; want nil, and nothing changed", err, f.shown())
 	}
 	set(t, s, "lan0", 0)
 	set(t, s, "lan1", 0)
@@ -433,6 +487,46 @@ func TestRepair(t *testing.T) {
 		}
 		if w := s.Warnings(); len(w) != 0 {
 			t.Errorf("warnings %q; want none any more", w)
+		}
+	})
+}
+
+// TestRepairFails: what can not be put back is tried less and less often, and
+// what is wrong reads the same each time.
+func TestRepairFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, s := bed()
+		if err := s.SetAll(t.Context(), map[string]uint16{"lan0": 0, "lan1": 0, "lan2": 0}); err != nil {
+			t.Fatal(err)
+		}
+		f.fail = func(what string) error {
+			if strings.HasPrefix(what, "lan") {
+				return unix.EIO
+			}
+			return nil
+		}
+		f.now.port("lan1").members = []member{{8, false, false}}
+		asked := 0
+		for i := range 12 {
+			want := "lan1 leaves 8: input/output error"
+			if i > 0 {
+				f.now.port("lan0").members = []member{{7, false, false}}
+				want = "lan0 leaves 7: input/output error; " + want
+			}
+			f.asked = nil
+			if done, err := s.Repair(t.Context()); len(done) > 0 || err == nil || err.Error() != want {
+				t.Errorf("%d: %v, %v; want %q", i, done, err, want)
+			}
+			asked += len(f.asked)
+			time.Sleep(10 * time.Second)
+		}
+		if asked != 8 { // lan1 after 0, 10, 30 and 70 s, lan0 after 10, 20, 40 and 80 s
+			t.Errorf("asked %d times; want 8", asked)
+		}
+		f.fail = nil
+		time.Sleep(time.Minute)
+		if done, err := s.Repair(t.Context()); len(done) != 2 || err != nil {
+			t.Errorf("when it can: %v, %v; want two repairs", done, err)
 		}
 	})
 }

@@ -86,7 +86,11 @@ func (c *check) checkConfig() (out []enclosure.CheckLine) {
 	told := append(k.uplink.warnings(), "")
 	for _, w := range k.Warnings() {
 		if !slices.Contains(told, w) && !strings.HasPrefix(w, "configuration ") && !strings.HasPrefix(w, "there are no hosts") {
-			out = append(out, enclosure.CheckLine{Area: "config", Subject: "note", Level: enclosure.CheckWarn, Text: w, Next: "baton config show"})
+			l := enclosure.CheckLine{Area: "config", Subject: "note", Level: enclosure.CheckWarn, Text: w, Next: "baton config show"}
+			if text, ok := strings.CutPrefix(w, "switch: "); ok {
+				l.Area, l.Subject, l.Text, l.Next = "vlan", "switch", text, "docs/vlan.md"
+			}
+			out = append(out, l)
 		}
 	}
 	return out

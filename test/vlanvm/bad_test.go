@@ -96,7 +96,9 @@ func TestAbsent(t *testing.T) {
 		t.Helper()
 		sw := vlan.New(c)
 		defer sw.Close()
-		for _, do := range []func(context.Context, string, uint16) error{sw.May, sw.Set} {
+		for _, do := range []func(context.Context, string, uint16) error{
+			func(ctx context.Context, port string, group uint16) error { return sw.May(ctx, []string{port}, group) }, sw.Set,
+		} {
 			err := do(ctx, port, rig.GroupA)
 			if err == nil || !strings.Contains(err.Error(), want) || !errors.Is(err, vlan.ErrUnseen) {
 				t.Errorf("%s: %v; want %q, and ErrUnseen", name, err, want)
@@ -107,7 +109,7 @@ func TestAbsent(t *testing.T) {
 		}
 	}
 	unplug(t)
-	check("no bridge", config(vlan.Tagged), lan[0], "there is no bridge br0; make it: ip link add br0 type bridge vlan_filtering 1")
+	check("no bridge", config(vlan.Tagged), lan[0], "there is no bridge br0; make it: ip link add br0 type bridge && echo 1 >/sys/class/net/br0/bridge/vlan_filtering")
 
 	plug(t)
 	before := members(t, lan[0]) + members(t, uplink)
