@@ -322,7 +322,7 @@ const historyMost = 100
 // and what might hold a password not at all.
 func (h *history) Add(line string) {
 	line = strings.TrimSpace(line)
-	if line == "" || len(h.lines) > 0 && h.lines[len(h.lines)-1] == line || scrub(line) != line {
+	if line == "" || len(h.lines) > 0 && h.lines[len(h.lines)-1] == line || scrub(line) != line || strings.Contains(line, "console.password") {
 		return
 	}
 	h.lines = append(h.lines, line)
