@@ -239,6 +239,8 @@ func (c *Client) DumpNVM(ctx context.Context, of string) (NVMDump, error) {
 // Check has everything looked at that can be without changing it. It may take
 // half a minute where a bus does not answer.
 func (c *Client) Check(ctx context.Context) (Check, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.patience)
+	defer cancel()
 	return post[Check](ctx, c, "/v1/check", nil)
 }
 

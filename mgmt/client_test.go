@@ -1,6 +1,7 @@
 package mgmt
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -89,21 +90,16 @@ func TestStuck(t *testing.T) {
 	c := answering(t, func(http.ResponseWriter, *http.Request) { <-end })
 	defer close(end)
 	c.patience = 50 * time.Millisecond
-	done := make(chan error, 1)
-	go func() {
-		_, err := c.Enclosure(t.Context())
-		if err == nil {
-			_, err = c.Metrics(t.Context())
+	for name, ask := range map[string]func(context.Context) error{
+		"enclosure": func(ctx context.Context) error { _, err := c.Enclosure(ctx); return err },
+		"metrics":   func(ctx context.Context) error { _, err := c.Metrics(ctx); return err },
+		"check":     func(ctx context.Context) error { _, err := c.Check(ctx); return err },
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		if err := ask(ctx); !errors.As(err, new(*UnreachableError)) || ctx.Err() != nil {
+			t.Errorf("%s: stuck: %v, %v", name, err, ctx.Err())
 		}
-		done <- err
-	}()
-	select {
-	case err := <-done:
-		if !errors.As(err, new(*UnreachableError)) {
-			t.Errorf("stuck: %v", err)
-		}
-	case <-time.After(10 * time.Second):
-		t.Error("it waits for ever")
+		cancel()
 	}
 }
 

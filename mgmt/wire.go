@@ -261,7 +261,7 @@ const KindGap = "gap"
 // EventKinds are the kinds of events there are, beside KindGap.
 var EventKinds = []string{
 	"ack", "adopt", "arm", "attach", "blocked", "config", "console", "drain", "fault", "fence", "link", "linked", "locate",
-	"move", "power", "recovery", "refused", "release", "repair", "reset", "resolve", "restore", "step", "store", "unfence", "void",
+	"move", "power", "recovery", "refused", "release", "repair", "reset", "resolve", "restore", "step", "store", "unfence", "vlan", "void",
 }
 
 // Seen is what a host has read of a slot, in one word that people and scripts

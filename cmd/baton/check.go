@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"baton/mgmt"
 )
@@ -68,8 +69,11 @@ func (c checkup) outcome() error {
 func (t *tool) checkAll(ctx context.Context, l local) (checkup, error) {
 	c := checkup{Agent: "reached", Lines: []mgmt.CheckLine{}}
 	var answer mgmt.Check
-	err := t.wait(ctx, "looking at everything", func(ctx context.Context) (err error) {
-		answer, err = t.agent.Check(ctx)
+	err := t.wait(ctx, "looking at everything", func(ctx context.Context) error {
+		err := t.hello(ctx)
+		if err == nil {
+			answer, err = t.agent.Check(ctx)
+		}
 		return err
 	})
 	var gone *mgmt.UnreachableError
@@ -93,6 +97,18 @@ func (t *tool) checkAll(ctx context.Context, l local) (checkup, error) {
 	}
 	slices.SortStableFunc(c.Lines, func(a, b mgmt.CheckLine) int { return gravity(a.Level) - gravity(b.Level) })
 	return c, err
+}
+
+// helloLimit is how long an agent may take for what needs no hardware: one that
+// is stuck is not to keep anybody from looking by himself.
+var helloLimit = 10 * time.Second
+
+// hello asks something small, to see whether an agent answers at all.
+func (t *tool) hello(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, helloLimit)
+	defer cancel()
+	_, err := t.agent.Hosts(ctx)
+	return err
 }
 
 // gravity orders lines: on a terminal of 24 lines what is wrong must not scroll

@@ -37,6 +37,9 @@ func (l local) path(p string) string { return l.root + p }
 // absent says why no agent may answer at socket.
 func (l local) absent(socket string) []mgmt.CheckLine {
 	dir, lines := l.configuration()
+	if dir == "" { // where the socket is if nothing else is said
+		dir = filepath.Dir(strings.TrimPrefix(socket, l.root))
+	}
 	return append(append([]mgmt.CheckLine{l.socket(socket), l.process(dir)}, lines...), l.logged()...)
 }
 
@@ -78,11 +81,11 @@ func (l local) process(runDir string) mgmt.CheckLine {
 }
 
 // configuration reads what the agent would start with, and looks whether its
-// devices are there.
+// devices are there. runDir is "" where it does not say.
 func (l local) configuration() (runDir string, lines []mgmt.CheckLine) {
 	data, err := os.ReadFile(l.path(l.config))
 	if err != nil {
-		return config.DefaultRunDir, []mgmt.CheckLine{line("config", "file", mgmt.CheckFail, err.Error(), "put it there, or name it by --config")}
+		return "", []mgmt.CheckLine{line("config", "file", mgmt.CheckFail, err.Error(), "put it there, or name it by --config")}
 	}
 	c, err := config.Parse(data, findProfile)
 	if err != nil {
@@ -90,7 +93,7 @@ func (l local) configuration() (runDir string, lines []mgmt.CheckLine) {
 		if all, ok := errors.AsType[config.Errors](err); ok && len(all) > 2 {
 			text = fmt.Sprintf("%v; %v; and %d more errors", all[0], all[1], len(all)-2)
 		}
-		return config.DefaultRunDir, []mgmt.CheckLine{line("config", "file", mgmt.CheckFail, l.config+": "+strings.ReplaceAll(text, "\n", "; "), "baton config check "+l.config)}
+		return "", []mgmt.CheckLine{line("config", "file", mgmt.CheckFail, l.config+": "+strings.ReplaceAll(text, "\n", "; "), "baton config check "+l.config)}
 	}
 	lines = append(lines, line("config", "file", mgmt.CheckOK, fmt.Sprintf("%s is valid: enclosure %s, %s", l.config, c.Enclosure, count(len(c.Slots), "slot")), ""))
 	for _, name := range sortedNames(c.Buses) {

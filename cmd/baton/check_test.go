@@ -2,8 +2,10 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -79,6 +81,38 @@ func TestAbsent(t *testing.T) {
 	have(t, lines, mgmt.CheckFail, "config file: /etc/baton/batond.json: line 1: enclosure: is a number")
 	have(t, lines, mgmt.CheckFail, "no batond has run since power-up")
 	have(t, board(t, nil).absent("/nowhere"), mgmt.CheckFail, "no such file")
+	// Without a configuration the run directory is taken for the socket's.
+	l = board(t, map[string]string{"/run/c/batond.lock": ""})
+	have(t, l.absent(l.root+"/run/c/baton.sock"), mgmt.CheckFail, "one has since power-up")
+}
+
+// TestStuckAgent: one that takes connections and answers nothing keeps nobody
+// from what can be seen without it.
+func TestStuckAgent(t *testing.T) {
+	was := helloLimit
+	t.Cleanup(func() { helloLimit = was })
+	helloLimit = 100 * time.Millisecond
+	dir, err := os.MkdirTemp("", "b") // a socket's path is short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	socket := filepath.Join(dir, "s")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	t.Setenv("BATON_ROOT", t.TempDir())
+	for _, verb := range []string{"check", "report"} {
+		var out bytes.Buffer
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		err := run(ctx, []string{verb, "--socket", socket}, strings.NewReader(""), &out, &out)
+		if exitCode(err) != exitUnreachable || ctx.Err() != nil || !strings.Contains(out.String(), "nobody") {
+			t.Errorf("%s: %v, %v\n%s", verb, err, ctx.Err(), out.String())
+		}
+		cancel()
+	}
 }
 
 func TestInitState(t *testing.T) {

@@ -41,7 +41,7 @@ start and after the time without a key that is configured (docs/console.md).`,
 			ctx, stop := signal.NotifyContext(context.WithoutCancel(ctx), syscall.SIGTERM, syscall.SIGHUP)
 			defer stop()
 			ignored := make(chan os.Signal, 1)
-			signal.Notify(ignored, os.Interrupt)
+			signal.Notify(ignored, os.Interrupt, syscall.SIGQUIT) // Ctrl-\ would end it, with a dump
 			defer signal.Stop(ignored)
 			in := newKeyboard(t.stdin, t.raw)
 			c := &session{t: t, in: in, lock: lock{dir: *dir}, names: &names{agent: t.agent}}
@@ -82,8 +82,7 @@ func (c *session) run(ctx context.Context) error {
 		}
 		if c.shut {
 			c.shut = false
-			c.note(ctx, mgmt.ConsoleLocked)
-			if err := c.unlock(ctx); err != nil {
+			if err := c.unlock(ctx, mgmt.ConsoleLocked); err != nil {
 				return ended(err)
 			}
 		}
@@ -97,7 +96,7 @@ func (c *session) run(ctx context.Context) error {
 		// The agent may have come only now, and with it a password.
 		if c.in.tty && c.lock.learn() {
 			c.say("This console has a password, which the agent tells only now.")
-			if err := c.unlock(ctx); err != nil {
+			if err := c.unlock(ctx, ""); err != nil {
 				return ended(err)
 			}
 			continue
@@ -129,7 +128,11 @@ func (c *session) say(format string, args ...any) { c.t.say(format, args...) }
 func (c *session) do(ctx context.Context, text string) (end bool) {
 	words, err := split(text)
 	if err != nil {
-		c.complain(err.Error(), "quote with ' or \", as a shell does")
+		next := "quote with ' or \", as a shell does"
+		if errors.Is(err, errPipe) {
+			next = "shell"
+		}
+		c.complain(err.Error(), next)
 		return false
 	}
 	if len(words) > 0 && words[0] == "baton" { // as the suggestions have it
@@ -262,6 +265,7 @@ func (c *session) first(ctx context.Context) error {
 	if !c.in.tty {
 		return nil
 	}
+	defer c.in.blind()() // it may be a password that is typed
 	found, err := c.lock.first(ctx, sinceBoot(), newLocal("").agentEnds, func() {
 		c.say("Waiting up to %v for the agent, which knows whether there is a password.", agentWait)
 	})
@@ -271,14 +275,21 @@ func (c *session) first(ctx context.Context) error {
 	case !found:
 		c.say("No agent has started since power-up, so there is no password: this console is\nopen. Try: check")
 	case c.lock.encoded != "":
-		return c.unlock(ctx)
+		return c.unlock(ctx, "")
 	}
 	return nil
 }
 
 // unlock returns when the password was typed. Whoever ends the session gets a
 // new one, which is locked as well.
-func (c *session) unlock(ctx context.Context) error {
+//
+// note is what the agent is told first; "" = nothing. What is typed meanwhile,
+// and in the pauses, is not shown: it is a password, or nearly.
+func (c *session) unlock(ctx context.Context, note string) error {
+	defer c.in.blind()()
+	if note != "" {
+		c.note(ctx, note)
+	}
 	for pause := firstPause; ; pause = min(2*pause, mostPause) {
 		typed, err := c.in.secret(ctx, "Password: ", 0)
 		switch {

@@ -80,6 +80,28 @@ func (k *keyboard) keep() (restore func()) {
 	return func() { _ = term.Restore(int(k.file.Fd()), was) } // a terminal that is gone
 }
 
+// blind has the terminal show nothing that is typed, also between two lines that
+// are read; the function that it returns has it shown again.
+func (k *keyboard) blind() (restore func()) {
+	restore = k.keep()
+	if k.tty {
+		_ = k.hush() // where it can not be, secret says so
+	}
+	return restore
+}
+
+// hush has the terminal show of what is typed the end of a line alone.
+func (k *keyboard) hush() error {
+	fd := int(k.file.Fd())
+	io, err := unix.IoctlGetTermios(fd, unix.TCGETS)
+	if err != nil {
+		return err
+	}
+	io.Lflag &^= unix.ECHO
+	io.Lflag |= unix.ECHONL
+	return unix.IoctlSetTermios(fd, unix.TCSETS, io)
+}
+
 // wait is one wait for keys, that the end of ctx and idle time end.
 type wait struct {
 	k    *keyboard
@@ -205,14 +227,7 @@ func (k *keyboard) secret(ctx context.Context, prompt string, idle time.Duration
 		return k.edited(ctx, prompt, idle, func(t *term.Terminal) (string, error) { return t.ReadPassword(prompt) })
 	case k.tty:
 		defer k.keep()()
-		fd := int(k.file.Fd())
-		io, err := unix.IoctlGetTermios(fd, unix.TCGETS)
-		if err == nil {
-			io.Lflag &^= unix.ECHO
-			io.Lflag |= unix.ECHONL
-			err = unix.IoctlSetTermios(fd, unix.TCSETS, io)
-		}
-		if err != nil {
+		if err := k.hush(); err != nil {
 			return "", err // it would be shown
 		}
 	}
@@ -307,7 +322,7 @@ const historyMost = 100
 // and what might hold a password not at all.
 func (h *history) Add(line string) {
 	line = strings.TrimSpace(line)
-	if line == "" || len(h.lines) > 0 && h.lines[len(h.lines)-1] == line || scrub(line) != line {
+	if line == "" || len(h.lines) > 0 && h.lines[len(h.lines)-1] == line || scrub(line) != line || strings.Contains(line, "console.password") {
 		return
 	}
 	h.lines = append(h.lines, line)

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -271,6 +272,38 @@ func TestConsoleLock(t *testing.T) {
 				t.Errorf("calls %s", calls)
 			}
 		})
+	}
+}
+
+// TestConsoleTypedAhead: what is typed while the console waits before it asks
+// for the password again is not shown, and Ctrl-\ is no way around that wait.
+func TestConsoleTypedAhead(t *testing.T) {
+	for _, term := range []string{"vt100", "dumb"} {
+		s := sit(t, term, &config.ConsoleFile{Password: hashOf(t, "over the hills"), LockAfterMS: 60_000})
+		s.sees("Password: ")
+		s.types("over the hillz\n")
+		for begin := time.Now(); ; time.Sleep(time.Millisecond) {
+			if records, _ := s.fake.Audit(); len(records) > 0 {
+				break // the pause begins
+			}
+			if time.Since(begin) > 20*time.Second {
+				t.Fatal("the agent is not told")
+			}
+		}
+		s.types("over the hills\n")
+		if err := syscall.Kill(os.Getpid(), syscall.SIGQUIT); err != nil {
+			t.Fatal(err)
+		}
+		s.sees("That is not the password.")
+		s.sees("baton> ")
+		s.types("version\n")
+		s.sees("version\n")
+		s.sees("baton> ")
+		s.types("exit\n")
+		s.ends(exitDone)
+		if strings.Contains(s.shown(), "over the") {
+			t.Errorf("TERM=%s: the password is shown:\n%s", term, s.shown())
+		}
 	}
 }
 

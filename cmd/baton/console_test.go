@@ -127,6 +127,10 @@ func TestHistory(t *testing.T) {
 	if diff := cmp.Diff([]string{"status", "move train1"}, h.lines); diff != "" || h.Len() != 2 || h.At(0) != "move train1" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
+	h.Add("config set console.password hunter2")
+	if h.Len() > 0 && strings.Contains(h.At(0), "hunter2") {
+		t.Errorf("a password is kept: %q", h.At(0))
+	}
 	for range 3 * historyMost {
 		h.Add("a")
 		h.Add("b")

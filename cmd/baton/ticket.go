@@ -118,7 +118,11 @@ func (t *tool) collect(ctx context.Context, l local, full bool) (ticket, error) 
 	}
 	defer stop()
 
-	e, err := t.agent.Enclosure(ctx)
+	var e mgmt.Enclosure
+	err := t.hello(ctx)
+	if err == nil {
+		e, err = t.agent.Enclosure(ctx)
+	}
 	if errors.As(err, new(*mgmt.UnreachableError)) {
 		first = err
 		r.Agent, r.Error = "unreachable", err.Error()
