@@ -156,7 +156,12 @@ func (a *agent) run(ctx context.Context, ready func()) (end ending) {
 	defer dir.close()
 	sameBoot := dir.sameBoot || a.mounted == dir.id
 
-	awaitStore(ctx, a.seed.config, a.log)
+	// Drivers load while the process starts. In a start in place clients would
+	// wait, for what may never come.
+	first := a.door == nil
+	if first {
+		awaitStore(ctx, a.seed.config, a.log)
+	}
 	hw := openHardware(a.seed.config, a.log)
 	defer func() {
 		if err := hw.close(); err != nil {
@@ -232,7 +237,9 @@ func (a *agent) run(ctx context.Context, ready func()) (end ending) {
 	a.uplink.tellTo(enc.Note)
 	a.health.goOn("sets the controller's own network", len(f.config.Slots))
 	a.uplink.start(ctx, f.config.Network, f.unsure)
-	a.uplink.await(serving)
+	if first {
+		a.uplink.await(serving)
+	}
 	l, err := a.listen(f.config.Socket)
 	if err != nil && a.door != nil {
 		a.log.Error("the socket of before is used", "err", err)
