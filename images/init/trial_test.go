@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"baton/images/bank"
+	"baton/nvm"
 )
 
 func TestJudgeTrial(t *testing.T) {
@@ -42,6 +43,7 @@ type fakeBanks struct {
 	confirm, reject error
 	did             []string
 	settled         bool
+	unread          int // times that Boot fails
 }
 
 func (b *fakeBanks) Settle(context.Context) (string, error) {
@@ -52,6 +54,9 @@ func (b *fakeBanks) Settle(context.Context) (string, error) {
 func (b *fakeBanks) Boot(context.Context) (bank.Boot, error) {
 	if !b.settled {
 		return bank.Boot{}, errors.New("settle first")
+	}
+	if b.unread--; b.unread >= 0 {
+		return bank.Boot{}, nvm.ErrInUse
 	}
 	return b.boot, nil
 }
@@ -110,6 +115,10 @@ func TestTrial(t *testing.T) {
 		}, "reject: the agent was not well for 10s in 3m0s; last: ok", trialBound, "is given up", &imageState{Bank: "b", Trial: true}},
 		{"no store", &fakeBanks{boot: onTrial}, nil, func(time.Duration) wellness { return storeless },
 			"reject: the agent was not well for 10s in 3m0s; last it said: so it is", trialBound, "is given up", &imageState{Bank: "b", Trial: true}},
+		{"flash is in use", &fakeBanks{boot: onTrial, unread: 5}, nil, func(time.Duration) wellness { return well },
+			"confirm", 5*trialEvery + trialCalm, "is tried again", &imageState{Bank: "b", Outcome: "bank b was tried and confirmed"}},
+		{"flash stays in use", &fakeBanks{boot: onTrial, unread: 1000}, nil, nil,
+			"", trialBound, "not known", nil},
 		{"flash does not take it", &fakeBanks{boot: onTrial, confirm: errors.New("I/O error"), reject: errors.New("I/O error")}, nil,
 			func(time.Duration) wellness { return well }, "reject: it could not be kept: I/O error", trialBound, "could not be noted", &imageState{Bank: "b", Trial: true}},
 	} {
