@@ -1,11 +1,8 @@
 package main
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"strings"
-	"time"
 
 	"periph.io/x/conn/v3/physic"
 
@@ -42,24 +39,15 @@ func (h *hardware) spi(path, part string, speed config.Frequency) *nvm.SPI25 {
 }
 
 const (
-	// mtdWait is how long a partition is waited for that is not there yet:
-	// the flash's driver may still be looking at the chip.
-	mtdWait  = 3 * time.Second
-	mtdEvery = 50 * time.Millisecond
-
 	// What the store uses of a partition: all is read when it is mounted.
 	mtdUse       = 512 << 10
 	mtdUseBlocks = 8
 )
 
 // mtd opens the store's partition, and takes from its start what a store is
-// good for.
+// good for. It does not wait for one that is not there: awaitStore has.
 func (h *hardware) mtd(c *config.Config) (nvm.Medium, error) {
 	m, err := openMTD(c.Store.MTD)
-	for end := time.Now().Add(mtdWait); errors.Is(err, fs.ErrNotExist) && time.Now().Before(end); {
-		time.Sleep(mtdEvery)
-		m, err = openMTD(c.Store.MTD)
-	}
 	if err != nil {
 		return nil, err
 	}

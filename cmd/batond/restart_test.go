@@ -305,3 +305,31 @@ func TestFrozenRunLeavesTheBootAsItWas(t *testing.T) {
 		t.Error("the next run takes every page for whole")
 	}
 }
+
+// TestRestartWaitsForNobody: an agent that serves does not keep its clients for
+// devices that are not there, which may never come.
+func TestRestartWaitsForNobody(t *testing.T) {
+	t.Parallel() // it mostly waits
+	b := newBench(t)
+	b.serveBus()
+	a := b.serveHere()
+	b.config["store"] = map[string]any{"mtd": "no such partition"}
+	b.config["network"] = map[string]any{"interface": "absent0", "address": "192.0.2.7/24"}
+	text, err := json.Marshal(b.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(b.path("batond.json"), text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	a.current(t.Context()).keeper.Restart("test")
+	var e mgmt.Enclosure
+	b.until("the next run", func() bool { e = b.enclosure(); return !e.Store.OK })
+	if d := time.Since(begin); d >= storeWait {
+		t.Errorf("clients have waited %v", d)
+	}
+	if !strings.Contains(e.Store.Problem, "no such partition") || !strings.Contains(strings.Join(e.Warnings, "\n"), "absent0") {
+		t.Errorf("store %+v, warnings %q; want both named", e.Store, e.Warnings)
+	}
+}

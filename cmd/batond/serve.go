@@ -156,7 +156,12 @@ func (a *agent) run(ctx context.Context, ready func()) (end ending) {
 	defer dir.close()
 	sameBoot := dir.sameBoot || a.mounted == dir.id
 
-	awaitDevices(ctx, a.seed.config, a.log, func(what string) { a.health.goOn(waitsFor+what, len(a.seed.config.Slots)) })
+	// Drivers load while the process starts. In a start in place clients would
+	// wait, for what may never come.
+	first := a.door == nil
+	if first {
+		awaitDevices(ctx, a.seed.config, a.log, func(what string) { a.health.goOn(waitsFor+what, len(a.seed.config.Slots)) })
+	}
 	hw := openHardware(a.seed.config, a.log)
 	defer func() {
 		if err := hw.close(); err != nil {
@@ -232,10 +237,12 @@ func (a *agent) run(ctx context.Context, ready func()) (end ending) {
 	a.uplink.tellTo(enc.Note)
 	a.health.goOn("sets the controller's own network", len(f.config.Slots))
 	a.uplink.start(ctx, f.config.Network, f.unsure)
-	if station.NotYet(a.uplink.problem()) {
-		a.health.goOn(waitsFor+"the controller's own network", len(f.config.Slots))
+	if first {
+		if station.NotYet(a.uplink.problem()) {
+			a.health.goOn(waitsFor+"the controller's own network", len(f.config.Slots))
+		}
+		a.uplink.await(serving)
 	}
-	a.uplink.await(serving)
 	l, err := a.listen(f.config.Socket)
 	if err != nil && a.door != nil {
 		a.log.Error("the socket of before is used", "err", err)

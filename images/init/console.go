@@ -6,6 +6,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -51,17 +53,18 @@ func (f *fallback) ended(now time.Time, failed bool) {
 func console(kids *children) {
 	var f fallback
 	for {
+		begin := time.Now()
 		useShell := f.next()
 		failed, err := consoleOnce(kids, useShell)
 		if err != nil {
 			say("console: %v", err)
-			time.Sleep(time.Second)
 		}
 		if !useShell {
 			f.ended(time.Now(), failed || err != nil)
-		} else {
-			time.Sleep(time.Second) // a shell that ends at once must not fill the line
 		}
+		// What ends at once, as on a line that is hung up, must not take all of
+		// the processor nor fill the line.
+		time.Sleep(time.Second - time.Since(begin))
 	}
 }
 
@@ -74,6 +77,9 @@ func consoleOnce(kids *children, useShell bool) (failed bool, err error) {
 		return false, err
 	}
 	defer tty.Close()
+	if err := sane(int(tty.Fd())); err != nil {
+		say("console: %v", err)
+	}
 	p := program{path: consoleProgram, args: []string{"console"}, files: []*os.File{tty, tty, tty}, terminal: true}
 	if useShell {
 		p.path, p.args = shell, nil
@@ -84,6 +90,33 @@ func consoleOnce(kids *children, useShell bool) (failed bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	status := <-end
-	return !status.Exited() || status.ExitStatus() != 0, nil
+	return isFailure(<-end), nil
+}
+
+// isFailure is false where Ctrl-C has ended a program that had not begun to
+// catch it: three of those must not give anybody a shell without a password.
+func isFailure(s syscall.WaitStatus) bool {
+	return s != 0 && s.Signal() != syscall.SIGINT
+}
+
+// sane makes a terminal what a session may expect, whatever the one before has
+// left it as: a program that was killed may have left it raw. Speed and format
+// stay. There is no flow control: a Ctrl-S, typed or of noise, would stop
+// whoever prints, PID 1 included. And there is no key that kills (Ctrl-\):
+// after three the console would be a shell without a password.
+func sane(fd int) error {
+	t, err := unix.IoctlGetTermios(fd, unix.TCGETS)
+	if err != nil {
+		return os.NewSyscallError("TCGETS", err)
+	}
+	t.Iflag = unix.ICRNL
+	t.Oflag = unix.OPOST | unix.ONLCR
+	t.Lflag = unix.ISIG | unix.ICANON | unix.IEXTEN | unix.ECHO | unix.ECHOE | unix.ECHOK | unix.ECHOCTL | unix.ECHOKE
+	// INIT_C_CC of include/asm-generic/termios.h, but for VQUIT; 0 = no key.
+	t.Cc = [len(t.Cc)]uint8{
+		unix.VINTR: 'c' & 0x1f, unix.VERASE: 0x7f, unix.VKILL: 'u' & 0x1f, unix.VEOF: 'd' & 0x1f,
+		unix.VMIN: 1, unix.VSTART: 'q' & 0x1f, unix.VSTOP: 's' & 0x1f, unix.VSUSP: 'z' & 0x1f,
+		unix.VREPRINT: 'r' & 0x1f, unix.VWERASE: 'w' & 0x1f, unix.VLNEXT: 'v' & 0x1f, unix.VDISCARD: 'o' & 0x1f,
+	}
+	return os.NewSyscallError("TCSETS", unix.IoctlSetTermios(fd, unix.TCSETS, t))
 }

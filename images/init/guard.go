@@ -102,17 +102,13 @@ type guard struct {
 }
 
 // await waits until the agent serves, or waits itself for what is loaded late;
-// or until the time is over, or ctx.
-func (g *guard) await(ctx context.Context, most time.Duration) {
-	end := time.NewTimer(most)
-	defer end.Stop()
+// or until ctx ends.
+func (g *guard) await(ctx context.Context) {
 	tick := time.NewTicker(youngEvery)
 	defer tick.Stop()
 	for !g.health().apart() {
 		select {
 		case <-tick.C:
-		case <-end.C:
-			return
 		case <-ctx.Done():
 			return
 		}

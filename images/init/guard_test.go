@@ -451,7 +451,9 @@ func TestAwait(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				g := &guard{latest: tt.h}
 				start := time.Now()
-				g.await(t.Context(), most)
+				ctx, end := context.WithTimeout(t.Context(), most)
+				defer end()
+				g.await(ctx)
 				if d := time.Since(start); d != tt.want {
 					t.Errorf("waited %v; want %v", d, tt.want)
 				}

@@ -78,7 +78,6 @@ func main() {
 	var guarding sync.WaitGroup
 	guarding.Go(func() { b.guard.run(ctx) })
 	b.armWatchdog(false)
-	b.loadModules("/etc/modules")
 	loopbackUp()
 	nameHost()
 	t := &trial{open: openBanks, health: b.guard.health, uptime: uptime, report: b.report, say: say, restart: func() {
@@ -87,9 +86,22 @@ func main() {
 		default: // it is going down already
 		}
 	}}
+	early, alone := make(chan struct{}), make(chan struct{})
 	guarding.Go(func() {
-		b.guard.await(ctx, firstTime)
+		defer close(alone)
+		first, end := context.WithTimeout(ctx, firstTime)
+		defer end()
+		select {
+		case <-early: // what the agent waited for before is there
+		case <-first.Done():
+		}
+		b.guard.await(first)
 		go console(b.kids)
+	})
+	guarding.Go(func() {
+		b.loadModules("/etc/modules")
+		close(early)
+		<-alone
 		b.loadModules("/etc/modules.late")
 		b.report.update(func(s *state) { s.ModulesLoaded = true })
 		b.armWatchdog(true)
@@ -99,7 +111,13 @@ func main() {
 	how := <-down
 	say("going down")
 	endGuarding() // what it has fed last lasts until the end, or bites
-	guarding.Wait()
+	guarded := make(chan struct{})
+	go func() { guarding.Wait(); close(guarded) }()
+	select {
+	case <-guarded:
+	case <-time.After(endTime): // a module whose driver hangs, perhaps
+		say("something hangs, and is not waited for")
+	}
 	b.takeDown(how)
 }
 

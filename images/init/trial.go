@@ -70,18 +70,30 @@ func (t *trial) run(ctx context.Context) {
 		t.say("image: %v; whether it is on trial is not known", err)
 		return
 	}
-	outcome, err := bounded(ctx, flash.Settle)
-	if err != nil {
-		t.say("image: what the last trial left could not be settled, and is at the next start: %v", err)
-	}
+	outcome, unsettled := bounded(ctx, flash.Settle)
 	boot, err := bounded(ctx, flash.Boot)
-	for err != nil && ctx.Err() == nil && t.uptime() < trialBound {
-		time.Sleep(trialEvery) // another process may be at the flash
+	// Whoever looks at the images at the console has the flash for a moment; a
+	// trial must not stay open for that, and be rolled back at some later start.
+	for said := false; err != nil; said = true {
+		switch {
+		case t.uptime() >= trialBound:
+			t.say("image: the bootloader's variables can not be read; whether this image is on trial is not known: %v", err)
+			return
+		case !said:
+			t.say("image: the bootloader's variables can not be read, which is tried again: %v", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(trialEvery):
+		}
+		if unsettled != nil {
+			outcome, unsettled = bounded(ctx, flash.Settle)
+		}
 		boot, err = bounded(ctx, flash.Boot)
 	}
-	if err != nil {
-		t.say("image: the bootloader's variables can not be read: %v; 'baton image status' tries again", err)
-		return
+	if unsettled != nil {
+		t.say("image: what the last trial left could not be settled, and is at the next start: %v", unsettled)
 	}
 	if boot.Bank == "" {
 		t.say("image: not booted from a bank")

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"baton/images/bank"
+	"baton/nvm"
 )
 
 func TestJudgeTrial(t *testing.T) {
@@ -42,7 +43,7 @@ type fakeBanks struct {
 	confirm, reject error
 	did             []string
 	settled         bool
-	unread          int // how often Boot fails
+	unread          int // times that Boot fails
 }
 
 func (b *fakeBanks) Settle(context.Context) (string, error) {
@@ -55,7 +56,7 @@ func (b *fakeBanks) Boot(context.Context) (bank.Boot, error) {
 		return bank.Boot{}, errors.New("settle first")
 	}
 	if b.unread--; b.unread >= 0 {
-		return bank.Boot{}, errors.New("in use")
+		return bank.Boot{}, nvm.ErrInUse
 	}
 	return b.boot, nil
 }
@@ -114,8 +115,10 @@ func TestTrial(t *testing.T) {
 		}, "reject: the agent was not well for 10s in 3m0s; last: ok", trialBound, "is given up", &imageState{Bank: "b", Trial: true}},
 		{"no store", &fakeBanks{boot: onTrial}, nil, func(time.Duration) wellness { return storeless },
 			"reject: the agent was not well for 10s in 3m0s; last it said: so it is", trialBound, "is given up", &imageState{Bank: "b", Trial: true}},
-		{"in use for a while", &fakeBanks{boot: onTrial, unread: 3}, nil, func(time.Duration) wellness { return well }, "confirm", trialCalm + 3*trialEvery, "is well, and kept", &imageState{Bank: "b", Outcome: "bank b was tried and confirmed"}},
-		{"can not be read", &fakeBanks{boot: onTrial, unread: 1000}, nil, nil, "", trialBound, "can not be read: in use", nil},
+		{"flash is in use", &fakeBanks{boot: onTrial, unread: 5}, nil, func(time.Duration) wellness { return well },
+			"confirm", 5*trialEvery + trialCalm, "is tried again", &imageState{Bank: "b", Outcome: "bank b was tried and confirmed"}},
+		{"flash stays in use", &fakeBanks{boot: onTrial, unread: 1000}, nil, nil,
+			"", trialBound, "not known", nil},
 		{"given up by hand", &fakeBanks{boot: onTrial, confirm: &bank.RefusedError{State: bank.GivenUp, Why: "the next start boots the other bank"}}, nil,
 			func(time.Duration) wellness { return well }, "confirm", 10 * time.Second, "not kept: the next start boots", &imageState{Bank: "b", Outcome: "bank b was given up by hand"}},
 		{"flash does not take it", &fakeBanks{boot: onTrial, confirm: errors.New("I/O error"), reject: errors.New("I/O error")}, nil,
