@@ -182,7 +182,7 @@ func (g *guard) run(ctx context.Context) {
 }
 
 const (
-	youngEvery = 100 * time.Millisecond
+	youngEvery = 200 * time.Millisecond
 	youngAsked = 500 * time.Millisecond // longest wait for the first answer
 )
 

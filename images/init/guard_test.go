@@ -372,7 +372,12 @@ func TestOpenWatchdog(t *testing.T) {
 
 func TestReport(t *testing.T) {
 	r := newReport(filepath.Join(t.TempDir(), "init", "state.json"), func() time.Duration { return 90 * time.Second })
+	r.hold()
 	r.update(func(s *state) { s.ModulesFailed = append(s.ModulesFailed, "8021q: no such file") })
+	if _, err := os.Stat(r.file); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("written while it is held: %v", err)
+	}
+	r.release()
 	text, err := os.ReadFile(r.file)
 	if err != nil {
 		t.Fatal(err)

@@ -65,6 +65,7 @@ func main() {
 	}
 	trialBound = bound
 	b := &board{kids: newChildren(), report: newReport(stateFile, uptime)}
+	b.report.hold()
 	b.guard = &guard{look: b.agent, report: b.report, say: say}
 	raised := raiseClock("/etc/clock-floor")
 	b.report.update(func(s *state) { s.Clock.SetFromFloor = raised })
@@ -96,6 +97,7 @@ func main() {
 		case <-first.Done():
 		}
 		b.guard.await(first)
+		b.report.release()
 		go console(b.kids)
 	})
 	guarding.Go(func() {

@@ -58,6 +58,7 @@ type report struct {
 	uptime func() time.Duration
 
 	mu     sync.Mutex
+	held   bool // nobody reads it yet
 	now    state
 	failed bool // it could not be written, which was said
 }
@@ -71,12 +72,30 @@ func (r *report) update(change func(*state)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	change(&r.now)
+	if r.held {
+		return
+	}
 	r.now.UptimeS = seconds(r.uptime())
 	err := r.write()
 	if err != nil && !r.failed {
 		say("state: %v", err)
 	}
 	r.failed = err != nil
+}
+
+// hold keeps the file from being written until release: who reads it comes
+// later, and writing it takes time from the agent's start.
+func (r *report) hold() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.held = true
+}
+
+func (r *report) release() {
+	r.mu.Lock()
+	r.held = false
+	r.mu.Unlock()
+	r.update(func(*state) {})
 }
 
 func (r *report) write() error {
