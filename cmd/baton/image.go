@@ -296,7 +296,7 @@ func (t *tool) imageInstall(ctx context.Context, from string, unsigned, reboot b
 	check := func(p []byte) error {
 		var err error
 		if info, err = v.look(p); err == nil && !t.json {
-			t.say("%s: %s, %d bytes", from, info.text(), info.Bytes)
+			t.say("%s: %s, %d bytes", shown(from), info.text(), info.Bytes)
 		}
 		return err
 	}

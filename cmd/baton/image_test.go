@@ -246,12 +246,17 @@ func TestImageBad(t *testing.T) {
 		{"HTTP cut short", []string{server.URL + "/short"}, "connection ended", 1},
 		{"HTTP too large", []string{server.URL + "/large"}, "too large", 1},
 		{"HTTP says it is too large", []string{server.URL + "/huge"}, "has 1000000000 bytes", 1},
+		{"HTTP with a password", []string{strings.Replace(server.URL, "://", "://me:hunter2@", 1) + "/absent"}, "404", 1},
+		{"HTTPS with a password", []string{"https://me:hunter2@127.0.0.1/x"}, "only http:// is known", 2},
 		{"HTTPS", []string{"https://127.0.0.1/x"}, "only http:// is known", 2},
 		{"unsigned where there is a key", []string{i.file("g", good), "--unsigned"}, "has a key", 1},
 	} {
 		out, errs, code := i.baton(nil, append([]string{"image", "install"}, tt.args...)...)
 		if code != tt.code || !strings.Contains(flat(errs), tt.want) {
 			t.Errorf("%s: exit %d; want %d and %q\n%s%s", tt.name, code, tt.code, tt.want, out, errs)
+		}
+		if strings.Contains(out+errs, "hunter2") {
+			t.Errorf("%s: shows the password:\n%s%s", tt.name, out, errs)
 		}
 		if tt.code == 1 && !strings.Contains(flat(errs), "state: nothing was changed") {
 			t.Errorf("%s: does not say that nothing was changed:\n%s", tt.name, errs)

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	neturl "net/url"
 	"os"
 	"strings"
 	"time"
@@ -30,13 +31,13 @@ func (t *tool) fetchImage(ctx context.Context, from string, room int64) ([]byte,
 		return t.readStdin(ctx, room)
 	case isURL && scheme == "http":
 		var image []byte
-		err := t.wait(ctx, "fetching "+from, func(ctx context.Context) (err error) {
+		err := t.wait(ctx, "fetching "+shown(from), func(ctx context.Context) (err error) {
 			image, err = download(ctx, from, room)
 			return err
 		})
 		return image, err
 	case isURL:
-		return nil, &usageError{from + ": only http:// is known; the signature in the image is what is trusted, not the way it takes"}
+		return nil, &usageError{shown(from) + ": only http:// is known; the signature in the image is what is trusted, not the way it takes"}
 	}
 	f, err := os.Open(from)
 	if err != nil {
@@ -78,11 +79,12 @@ func readImage(name string, r io.Reader, room int64) ([]byte, error) {
 }
 
 func download(ctx context.Context, url string, room int64) ([]byte, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, fetchMax, fmt.Errorf("%s: took longer than %v", url, fetchMax))
+	name := shown(url)
+	ctx, cancel := context.WithTimeoutCause(ctx, fetchMax, fmt.Errorf("%s: took longer than %v", name, fetchMax))
 	defer cancel()
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	stalled := time.AfterFunc(fetchStall, func() { stop(fmt.Errorf("%s: nothing came for %v", url, fetchStall)) })
+	stalled := time.AfterFunc(fetchStall, func() { stop(fmt.Errorf("%s: nothing came for %v", name, fetchStall)) })
 	defer stalled.Stop()
 
 	transport := &http.Transport{DialContext: (&net.Dialer{Timeout: fetchStall}).DialContext, DisableKeepAlives: true}
@@ -97,16 +99,24 @@ func download(ctx context.Context, url string, room int64) ([]byte, error) {
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s: the server says %s", url, resp.Status)
+		return nil, fmt.Errorf("%s: the server says %s", name, resp.Status)
 	}
 	if resp.ContentLength > room {
-		return nil, fmt.Errorf("%s: %w: it has %d bytes, a bank has room for %d", url, bank.ErrTooLarge, resp.ContentLength, room)
+		return nil, fmt.Errorf("%s: %w: it has %d bytes, a bank has room for %d", name, bank.ErrTooLarge, resp.ContentLength, room)
 	}
-	image, err := readImage(url, alive{resp.Body, stalled}, room)
+	image, err := readImage(name, alive{resp.Body, stalled}, room)
 	if errors.Is(err, io.ErrUnexpectedEOF) {
 		return nil, fmt.Errorf("%w: the connection ended before the image did", err)
 	}
 	return image, causeOf(ctx, err)
+}
+
+// shown is where an image comes from, for people: a password in it is theirs.
+func shown(from string) string {
+	if u, err := neturl.Parse(from); err == nil {
+		return u.Redacted()
+	}
+	return from
 }
 
 // causeOf says why a context ended, where that is why something failed.
