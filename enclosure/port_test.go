@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,19 +17,19 @@ import (
 // blindSwitch is one that at times can not be read.
 type blindSwitch struct {
 	enclosure.Switch
-	blind bool
-	sets  int
+	blind atomic.Bool
+	sets  atomic.Int64
 }
 
 func (b *blindSwitch) see() error {
-	if b.blind {
+	if b.blind.Load() {
 		return fmt.Errorf("there is no bridge br0: %w", vlan.ErrUnseen)
 	}
 	return nil
 }
 
 func (b *blindSwitch) Set(ctx context.Context, port string, group uint16) error {
-	b.sets++
+	b.sets.Add(1)
 	if err := b.see(); err != nil {
 		return err
 	}
@@ -55,14 +56,14 @@ func TestSwitchUnseen(t *testing.T) {
 			if got, want := r.SlotStatus("gpu0"), "VLANs [101]"; got.Port != "lan0" || got.VLAN != want {
 				t.Errorf("status has port %q, %q; want lan0, %q", got.Port, got.VLAN, want)
 			}
-			sw.blind = true
-			gen, sets := r.Gen("gpu0"), sw.sets
+			sw.blind.Store(true)
+			gen, sets := r.Gen("gpu0"), sw.sets.Load()
 			m, err := r.E.Move(r.Ctx(), r.Request(rig.VM1, rig.B))
 			if rig.Code(err) != enclosure.CodeHardware || !strings.Contains(err.Error(), "port lan0") || !strings.Contains(err.Error(), "nothing was changed") {
 				t.Errorf("%s: move = %s, %v; want it refused, with the port and that nothing was changed", profile, m.State, err)
 			}
-			if r.Gen("gpu0") != gen || sw.sets != sets {
-				t.Errorf("%s: generation %v, %d calls that set; want %v, %d", profile, r.Gen("gpu0"), sw.sets, gen, sets)
+			if r.Gen("gpu0") != gen || sw.sets.Load() != sets {
+				t.Errorf("%s: generation %v, %d calls that set; want %v, %d", profile, r.Gen("gpu0"), sw.sets.Load(), gen, sets)
 			}
 			r.WantHost("gpu0", rig.A)
 
@@ -76,7 +77,7 @@ func TestSwitchUnseen(t *testing.T) {
 			}
 			r.Run()
 			time.Sleep(3 * time.Second)
-			sw.blind = false
+			sw.blind.Store(false)
 			time.Sleep(3 * time.Second)
 			if got, err := r.W.Switch().Membership(r.Ctx(), "lan0"); err != nil || !slices.Equal(got, []uint16{101}) {
 				t.Errorf("%s: member of %v, %v; want 101", profile, got, err)

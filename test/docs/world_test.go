@@ -378,7 +378,9 @@ const patience = 30 * time.Second
 // run types a command and returns what it prints, on both outputs.
 func (s *shell) run(text string, interrupt bool) (out string, code int, err error) {
 	if interrupt {
-		text = "timeout --preserve-status -s INT 1 " + text
+		// One signal, to the command alone: a second one to its group would meet
+		// it when it has ended handling them.
+		text = "timeout --foreground --preserve-status -s INT 1 " + text
 	}
 	const mark = "\x01end "
 	if _, err := fmt.Fprintf(s.in, "{ %s\n} </dev/null; printf '\\n\\001end %%d\\n' $?\n", text); err != nil {
