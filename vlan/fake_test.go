@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // fake is a kernel with one bridge, as far as Switch knows one. A message is
@@ -19,6 +21,8 @@ type fake struct {
 	watch    func()   // called after each change
 	open     bool
 	existing []string // interfaces that are no ports of the bridge
+	nics     map[string]nic
+	up       []int // indices that were raised
 }
 
 func (f *fake) look(bridge string) (seen, error) {
@@ -27,7 +31,7 @@ func (f *fake) look(bridge string) (seen, error) {
 			return seen{}, err
 		}
 	}
-	if bridge != f.name {
+	if bridge != f.name || !f.now.found {
 		return seen{}, nil
 	}
 	return f.now.clone(), nil
@@ -86,6 +90,55 @@ func (f *fake) whyNot(bridge, port string) error {
 		return fmt.Errorf("%s is no port of bridge %s", port, bridge)
 	}
 	return fmt.Errorf("there is no port %s", port)
+}
+
+func (f *fake) may(what string) error {
+	f.asked = append(f.asked, what)
+	if f.fail != nil {
+		return f.fail(what)
+	}
+	return nil
+}
+
+func (f *fake) nic(name string) (nic, error) { return f.nics[name], nil }
+
+func (f *fake) create(bridge string) error {
+	if err := f.may("create " + bridge); err != nil {
+		return err
+	}
+	if f.now.found {
+		return unix.EEXIST
+	}
+	f.now = seen{found: true, kind: "bridge", filtering: true, protocol: tagProtocol, index: 10}
+	return nil
+}
+
+func (f *fake) enslave(index, bridge int) error {
+	for name, n := range f.nics {
+		if n.index != index || !n.found {
+			continue
+		}
+		if err := f.may("enslave " + name); err != nil {
+			return err
+		}
+		p := seenPort{name: name, index: index}
+		if v := f.now.pvid; v != 0 {
+			p.members = []member{{v, true, true}}
+		}
+		n.master = bridge
+		f.nics[name] = n
+		f.now.ports = append(f.now.ports, p)
+		return nil
+	}
+	return unix.ENODEV
+}
+
+func (f *fake) raise(index int) error {
+	if err := f.may(fmt.Sprintf("raise %d", index)); err != nil {
+		return err
+	}
+	f.up = append(f.up, index)
+	return nil
 }
 
 func (f *fake) close() { f.open = false }

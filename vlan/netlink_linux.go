@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"syscall"
 	"time"
@@ -17,8 +18,9 @@ const netlinkTimeout = 2 * time.Second
 
 // Attributes of a bridge (linux/if_link.h).
 const (
-	bridgeFiltering = 7 // IFLA_BR_VLAN_FILTERING
-	bridgeProtocol  = 8 // IFLA_BR_VLAN_PROTOCOL
+	bridgeFiltering = 7  // IFLA_BR_VLAN_FILTERING
+	bridgeProtocol  = 8  // IFLA_BR_VLAN_PROTOCOL
+	bridgePVID      = 39 // IFLA_BR_VLAN_DEFAULT_PVID
 )
 
 // rtnetlink is the kernel by way of route netlink. It has a socket of its own
@@ -98,7 +100,8 @@ func late(err error) error {
 	return err
 }
 
-// ask sends a question and gives each answer about an interface to each.
+// ask sends a question and gives each answer about an interface or an address to
+// each.
 func (k *rtnetlink) ask(r *nl.NetlinkRequest, each func([]byte) error) error {
 	if err := k.send(r); err != nil {
 		return err
@@ -116,7 +119,7 @@ func (k *rtnetlink) ask(r *nl.NetlinkRequest, each func([]byte) error) error {
 				found = err
 			}
 			return true
-		case unix.RTM_NEWLINK:
+		case unix.RTM_NEWLINK, unix.RTM_NEWADDR:
 			if err := each(m.Data); err != nil && found == nil {
 				found = err
 			}
@@ -188,11 +191,8 @@ func (k *rtnetlink) look(bridge string) (seen, error) {
 
 // link asks for one interface.
 func (k *rtnetlink) link(name string) (seen, error) {
-	r := nl.NewNetlinkRequest(unix.RTM_GETLINK, 0)
-	r.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
-	r.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
 	var l seen
-	err := k.ask(r, func(m []byte) (err error) {
+	err := k.ask(linkQuestion(name), func(m []byte) (err error) {
 		l, err = parseLink(m)
 		return err
 	})
@@ -200,6 +200,13 @@ func (k *rtnetlink) link(name string) (seen, error) {
 		return seen{}, nil
 	}
 	return l, err
+}
+
+func linkQuestion(name string) *nl.NetlinkRequest {
+	r := nl.NewNetlinkRequest(unix.RTM_GETLINK, 0)
+	r.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
+	r.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
+	return r
 }
 
 // whyNot is that of kernel.
@@ -213,6 +220,109 @@ func (k *rtnetlink) whyNot(bridge, port string) error {
 	}
 	return fmt.Errorf("%s is no port of bridge %s; make it one: ip link set %s master %s", port, bridge, port, bridge)
 }
+
+// nic is that of kernel.
+func (k *rtnetlink) nic(name string) (nic, error) {
+	var n nic
+	err := k.ask(linkQuestion(name), func(m []byte) error {
+		attrs, index, err := parseInfo(m)
+		n.found, n.index = true, index
+		for _, a := range attrs {
+			if a.kind == unix.IFLA_MASTER && len(a.value) == 4 {
+				n.master = int(binary.NativeEndian.Uint32(a.value))
+			}
+		}
+		return err
+	})
+	if errors.Is(err, unix.ENODEV) {
+		return nic{}, nil
+	}
+	if err != nil {
+		return n, err
+	}
+	r := nl.NewNetlinkRequest(unix.RTM_GETADDR, unix.NLM_F_DUMP)
+	r.AddData(nl.NewIfAddrmsg(unix.AF_UNSPEC))
+	return n, k.ask(r, func(m []byte) error {
+		index, address, err := parseAddress(m)
+		if err == nil && index == n.index && address != "" {
+			n.address = address
+		}
+		return err
+	})
+}
+
+// parseAddress reads an answer about an address; "" = one that the kernel gives
+// to every interface by itself.
+func parseAddress(m []byte) (index int, address string, err error) {
+	if len(m) < unix.SizeofIfAddrmsg {
+		return 0, "", fmt.Errorf("%w: address in %d bytes", errAnswer, len(m))
+	}
+	index = int(binary.NativeEndian.Uint32(m[4:]))
+	if m[0] == unix.AF_INET6 && m[3] == unix.RT_SCOPE_LINK {
+		return index, "", nil
+	}
+	attrs, err := parseAttrs(m[unix.SizeofIfAddrmsg:])
+	for _, a := range attrs {
+		ip, ok := netip.AddrFromSlice(a.value)
+		if ok && (a.kind == unix.IFA_LOCAL || a.kind == unix.IFA_ADDRESS && address == "") {
+			address = fmt.Sprintf("%v/%d", ip, m[1])
+		}
+	}
+	if err == nil && address == "" {
+		err = fmt.Errorf("%w: no address", errAnswer)
+	}
+	return index, address, err
+}
+
+// create is that of kernel.
+func (k *rtnetlink) create(bridge string) error {
+	err := k.tell(createRequest(bridge))
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		return fmt.Errorf("the kernel can make none (%w): its module bridge is not loaded yet, or it was built without CONFIG_BRIDGE or CONFIG_BRIDGE_VLAN_FILTERING; it is tried again", err)
+	}
+	return err
+}
+
+func createRequest(bridge string) *nl.NetlinkRequest {
+	r := nl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
+	r.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
+	r.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(bridge)))
+	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated("bridge"))
+	data := info.AddRtAttr(nl.IFLA_INFO_DATA, nil)
+	data.AddRtAttr(bridgeFiltering, nl.Uint8Attr(1))
+	data.AddRtAttr(bridgePVID, nl.Uint16Attr(0))
+	r.AddData(info)
+	return r
+}
+
+// enslave is that of kernel.
+func (k *rtnetlink) enslave(index, bridge int) error {
+	r := nl.NewNetlinkRequest(unix.RTM_SETLINK, 0)
+	m := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	m.Index = int32(index)
+	r.AddData(m)
+	r.AddData(nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(bridge))))
+	return k.tell(r)
+}
+
+// raise is that of kernel.
+func (k *rtnetlink) raise(index int) error {
+	r := nl.NewNetlinkRequest(unix.RTM_SETLINK, 0)
+	m := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	m.Index, m.Flags, m.Change = int32(index), unix.IFF_UP, unix.IFF_UP
+	r.AddData(m)
+	return k.tell(r)
+}
+
+// tell has one thing done.
+func (k *rtnetlink) tell(r *nl.NetlinkRequest) error {
+	r.Flags |= unix.NLM_F_ACK
+	return k.ask(r, func([]byte) error { return nil })
+}
+
+func exists(err error) bool { return errors.Is(err, unix.EEXIST) }
+func gone(err error) bool   { return errors.Is(err, unix.ENODEV) }
 
 // change is that of kernel.
 func (k *rtnetlink) change(changes []change) []error {
@@ -408,6 +518,8 @@ func parseLink(m []byte) (seen, error) {
 						now.filtering = d.value[0] != 0
 					case d.kind == bridgeProtocol && len(d.value) == 2:
 						now.protocol = binary.BigEndian.Uint16(d.value)
+					case d.kind == bridgePVID && len(d.value) == 2:
+						now.pvid = binary.NativeEndian.Uint16(d.value)
 					}
 				}
 			}

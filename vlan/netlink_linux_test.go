@@ -163,3 +163,53 @@ func TestNoBridge(t *testing.T) {
 		t.Error("what takes seconds, or will not change, is asked again")
 	}
 }
+
+// TestCreate pins the bytes of the message that makes a bridge, on a
+// little-endian machine: that it filters, and its PVID, are in it.
+func TestCreate(t *testing.T) {
+	want := unhex(t, strings.ReplaceAll(
+		// length 76, RTM_NEWLINK, REQUEST CREATE EXCL, sequence 0; AF_UNSPEC
+		"4c000000 1000 0106 00000000 00000000"+"00 00 0000 00000000 00000000 00000000"+
+			"0800 0300 62723000"+ // IFLA_IFNAME "br0"
+			// IFLA_LINKINFO: INFO_KIND "bridge"; INFO_DATA: VLAN_FILTERING 1, VLAN_DEFAULT_PVID 0
+			"2400 1200"+"0a00 0100 627269646765 0000"+"1400 0200"+"0500 0700 01000000"+"0600 2700 00000000", " ", ""))
+	r := createRequest("br0")
+	r.Seq = 0
+	if got := r.Serialize(); !bytes.Equal(got, want) {
+		t.Errorf("\n got %x\nwant %x", got, want)
+	}
+}
+
+func TestAddress(t *testing.T) {
+	for name, tt := range map[string]struct{ in, want string }{
+		"IPv4":                  {"02188000 03000000" + "08000100 c0000201" + "08000200 c0000209", "192.0.2.9/24"},
+		"IPv6":                  {"0a400000 03000000" + "14000100 20010db8000000000000000000000001", "2001:db8::1/64"},
+		"what every nic has":    {"0a4080fd 03000000" + "14000100 fe800000000000000000000000000001", ""},
+		"IPv4 that is of links": {"021080fd 03000000" + "08000100 a9fe0101", "169.254.1.1/16"},
+	} {
+		index, got, err := parseAddress(unhex(t, strings.ReplaceAll(tt.in, " ", "")))
+		if index != 3 || got != tt.want || err != nil {
+			t.Errorf("%s: %d %q, %v; want 3 %q", name, index, got, err, tt.want)
+		}
+	}
+	for _, in := range []string{"", "02188000", "02188000 03000000", "02188000 03000000 0900"} {
+		if _, got, err := parseAddress(unhex(t, strings.ReplaceAll(in, " ", ""))); !errors.Is(err, errAnswer) {
+			t.Errorf("%q: %q, %v; want errAnswer", in, got, err)
+		}
+	}
+}
+
+// TestLoopback: this machine's kernel tells of lo's address, and of nothing.
+func TestLoopback(t *testing.T) {
+	k, err := openKernel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer k.close()
+	if n, err := k.nic("lo"); err != nil || !n.found || n.index != 1 || n.master != 0 {
+		t.Errorf("lo: %+v, %v", n, err)
+	}
+	if n, err := k.nic("nosuch0"); err != nil || n.found {
+		t.Errorf("nosuch0: %+v, %v", n, err)
+	}
+}

@@ -36,6 +36,7 @@ type seen struct {
 	kind      string
 	filtering bool
 	protocol  uint16 // of its tags
+	pvid      uint16 // that new ports get; 0 = they are in no VLAN
 	index     int
 	ports     []seenPort // without the bridge itself
 	self      []member   // of the bridge itself

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Repair is what was found, and put back.
+// Repair is what was found, and put back or made.
 type Repair struct {
 	Port string
 	Text string
@@ -65,7 +65,7 @@ func (w *war) lost(now time.Time, why error) {
 
 // Repair compares all ports with what was last set, and puts back what differs;
 // ports that nobody has set yet are left as they are, and the uplink's VLANs
-// that they may need. It is to be called every few seconds. A port that must be
+// that they may need. Before that it does what Make does. It is to be called every few seconds. A port that must be
 // put back again and again is looked after less often, up to once a minute, and
 // not every time is told. The error is all that could not be done: of a port that
 // is not looked after at the moment, what was wrong the last time.
@@ -74,9 +74,14 @@ func (s *Switch) Repair(ctx context.Context) ([]Repair, error) {
 		return nil, err
 	}
 	defer s.give()
-	now, err := s.look(ctx)
+	now, err := s.picture(ctx)
+	if err == nil && s.c.Make {
+		now, err = s.complete(ctx, now)
+	}
+	now, err = s.judge(now, err)
+	done := s.told()
 	if err != nil {
-		return nil, err
+		return done, err
 	}
 	at := time.Now()
 	about := scope{all: true, not: map[string]bool{}}
@@ -105,9 +110,8 @@ func (s *Switch) Repair(ctx context.Context) ([]Repair, error) {
 	}
 	err = join(wrong...)
 	if len(changes) == 0 {
-		return nil, err
+		return done, err
 	}
-	var done []Repair
 	for i, c := range changes {
 		if slices.ContainsFunc(changes[:i], func(o change) bool { return o.port == c.port }) {
 			continue

@@ -55,6 +55,9 @@ type Config struct {
 	// the bridge, 0 = none; OwnUntagged tells that it goes through it untagged.
 	OwnVLAN     uint16
 	OwnUntagged bool
+	// Make tells that the bridge is made where it is absent, and that ports that
+	// are nobody's are added to it.
+	Make bool
 }
 
 // VLAN is the VLAN of a group.
@@ -87,6 +90,13 @@ type kernel interface {
 	change(changes []change) []error
 	// whyNot says what is wrong with an interface that is no port of the bridge.
 	whyNot(bridge, port string) error
+	// nic looks at an interface. That there is none is no error.
+	nic(name string) (nic, error)
+	// create makes a bridge that filters VLANs and gives new ports none.
+	create(bridge string) error
+	// enslave makes an interface a port of a bridge, raise switches one on.
+	enslave(index, bridge int) error
+	raise(index int) error
 	close()
 }
 
@@ -101,6 +111,11 @@ type Switch struct {
 	k    kernel        // nil = not open
 	want desired
 	wars map[string]*war // by port: what is put back again and again
+	// By name: why something absent could not be made, and what was made and is
+	// not up yet, with its index.
+	unmade map[string]error
+	lower  map[string]int
+	untold []Repair
 
 	mu    sync.Mutex // of what is told
 	last  map[string]string
@@ -120,7 +135,7 @@ type Stats struct {
 func New(c Config) *Switch { return newSwitch(c, openKernel) }
 
 func newSwitch(c Config, open func() (kernel, error)) *Switch {
-	s := &Switch{c: c, open: open, pause: pause, turn: make(chan struct{}, 1), wars: map[string]*war{}, last: map[string]string{}}
+	s := &Switch{c: c, open: open, pause: pause, turn: make(chan struct{}, 1), wars: map[string]*war{}, unmade: map[string]error{}, lower: map[string]int{}, last: map[string]string{}}
 	s.want = desired{bridge: c.Bridge, uplink: wish{name: c.Uplink.Name, mode: c.Uplink.Mode}, own: own{c.OwnVLAN, c.OwnUntagged}}
 	for _, p := range c.Ports {
 		s.want.ports = append(s.want.ports, wish{name: p.Name, mode: p.Mode})
@@ -415,6 +430,9 @@ func (s *Switch) bring(ctx context.Context, now seen, about scope) (tried bool, 
 		}
 	}
 	if len(changes) == 0 {
+		if err := join(errs...); err != nil && s.c.Make && !about.all {
+			return false, nil, unseen{err} // a port that comes later
+		}
 		return false, nil, join(errs...)
 	}
 	after, err := s.look(ctx)
@@ -474,7 +492,7 @@ func (s *Switch) explain(problems []problem) error {
 	var errs []error
 	for _, p := range problems {
 		if p.missing {
-			errs = append(errs, s.k.whyNot(s.want.bridge, p.port))
+			errs = append(errs, s.absent(p.port))
 			continue
 		}
 		errs = append(errs, errors.New(p.text))
@@ -484,10 +502,15 @@ func (s *Switch) explain(problems []problem) error {
 
 // look takes a picture of the bridge, if anything can be set on it.
 func (s *Switch) look(ctx context.Context) (seen, error) {
+	return s.judge(s.picture(ctx))
+}
+
+// picture is what the kernel says, whether anything can be set or not.
+func (s *Switch) picture(ctx context.Context) (seen, error) {
 	if s.k == nil {
 		k, err := s.open()
 		if err != nil {
-			return seen{}, s.blind(fmt.Errorf("netlink: %w", err))
+			return seen{}, fmt.Errorf("netlink: %w", err)
 		}
 		s.k = k
 	}
@@ -498,9 +521,20 @@ func (s *Switch) look(ctx context.Context) (seen, error) {
 		return err
 	})
 	if err != nil {
-		return now, s.blind(fmt.Errorf("reading bridge %s: %w", s.want.bridge, err))
+		err = fmt.Errorf("reading bridge %s: %w", s.want.bridge, err)
 	}
-	if err := usable(s.want.bridge, now); err != nil {
+	return now, err
+}
+
+// judge keeps what was seen, and says why nothing can be set.
+func (s *Switch) judge(now seen, err error) (seen, error) {
+	if err == nil {
+		err = usable(s.want.bridge, now)
+		if why := s.unmade[s.want.bridge]; !now.found && why != nil {
+			err = why
+		}
+	}
+	if err != nil {
 		return now, s.blind(err)
 	}
 	s.tell(now)
@@ -524,13 +558,14 @@ func (s *Switch) tell(now seen) {
 		p := now.port(w.name)
 		switch {
 		case p == nil:
-			warn = append(warn, s.k.whyNot(s.want.bridge, w.name).Error())
+			warn = append(warn, s.absent(w.name).Error())
 		case len(p.members) == 0:
 			last[w.name] = w.mode.String() + ", in no VLAN"
 		default:
 			last[w.name] = fmt.Sprintf("%s, %s", w.mode, vlans(p.members))
 		}
 	}
+	warn = append(warn, s.pending()...)
 	for _, w := range s.wars {
 		if w.repairs > 1 {
 			warn = append(warn, w.String())

@@ -48,6 +48,7 @@ func switchOf(c *config.Config) vlan.Config {
 		Uplink: vlan.Port{Name: c.Switch.Uplink, Mode: modeOf(c.Switch.Mode)},
 		VLANs:  map[uint16]uint16{},
 		Groups: groupsOf(c),
+		Make:   c.Switch.Make,
 	}
 	out.OwnVLAN, out.OwnUntagged = c.OwnVLAN()
 	for _, s := range c.Slots {
@@ -92,7 +93,18 @@ func (p *ports) warnings() []string {
 	return p.sw.Warnings()
 }
 
-// look puts back what something else has changed, until ctx ends.
+// make makes what is absent, before slots are looked at. What it made look tells;
+// what it could not is a warning, and tried again.
+func (p *ports) make(ctx context.Context) {
+	if p == nil {
+		return
+	}
+	short, cancel := context.WithTimeout(ctx, portsTime)
+	defer cancel()
+	_ = p.sw.Make(short)
+}
+
+// look makes what is absent and puts back what something else has changed, until ctx ends.
 func (p *ports) look(ctx context.Context, note func(enclosure.Event)) {
 	if p == nil {
 		return

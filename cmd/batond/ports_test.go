@@ -42,6 +42,9 @@ func TestSwitch(t *testing.T) {
 	if diff := cmp.Diff(want, switchOf(c)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
+	if !switchOf(parsed(`, "switch": {"bridge": "nosuch1", "uplink": "up", "make": true}`)).Make || want.Make {
+		t.Error("the key make is not passed on")
+	}
 	log := slog.New(slog.DiscardHandler)
 
 	none := &hardware{log: log}

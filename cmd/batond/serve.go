@@ -177,6 +177,7 @@ func (a *agent) run(ctx context.Context, ready func()) (end ending) {
 	f := find(a.seed, opt.Memory)
 	hw.use(f.config)
 	a.health.goOn("looks at the slots, and carries on what was cut short", len(f.config.Slots))
+	hw.ports.make(ctx)
 	enc, err := enclosure.Open(ctx, hw.config, opt)
 	if ctx.Err() != nil {
 		return ending{} // stopped before it was ready; recovery is done again at the next start

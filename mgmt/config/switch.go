@@ -12,7 +12,8 @@ type Switch struct {
 	Bridge string            `json:"bridge" strict:"required"`
 	Uplink string            `json:"uplink" strict:"required"` // the port that the servers are behind
 	Mode   string            `json:"uplink_mode"`
-	VLANs  map[string]uint16 `json:"vlans"` // group -> VLAN; a group that is not in it is its own
+	VLANs  map[string]uint16 `json:"vlans"`          // group -> VLAN; a group that is not in it is its own
+	Make   bool              `json:"make,omitempty"` // the bridge is made where it is absent, and ports are added to it
 }
 
 // Modes of a port.
@@ -134,7 +135,11 @@ func (v *checker) slotPorts() {
 // ownNetwork checks that the controller is not cut off.
 func (v *checker) ownNetwork() {
 	sw := v.c.Switch
-	if vlan, untagged := v.c.OwnVLAN(); untagged && sw.Mode == Access {
+	vlan, untagged := v.c.OwnVLAN()
+	if sw.Make && (vlan != 0 || untagged) {
+		v.bad("switch.make", "the controller's own network (network.interface) goes through %s, and a bridge that is made here has no VLAN for it: it would be cut", sw.Bridge)
+	}
+	if untagged && sw.Mode == Access {
 		v.bad("switch.uplink_mode", "the controller's own network goes untagged over %s, and an access port would cut it", sw.Uplink)
 	} else if vlan != 0 {
 		for _, h := range v.c.Hosts {
@@ -170,6 +175,9 @@ func (s *Switch) String() string {
 	text := []string{s.Bridge, fmt.Sprintf("uplink %s %s", s.Uplink, s.Mode)}
 	for _, g := range sortedKeys(s.VLANs) {
 		text = append(text, fmt.Sprintf("group %s is VLAN %d", g, s.VLANs[g]))
+	}
+	if s.Make {
+		text = append(text, "made where it is absent")
 	}
 	return strings.Join(text, ", ")
 }

@@ -40,6 +40,12 @@ func TestSwitch(t *testing.T) {
 		{name: "port is the controller's", sw: good, slot: `"port": "eth0"`, want: slot + "port: eth0 has the controller's own network (network.interface), which would be cut"},
 		{name: "port is below the controller's", sw: good, slot: `"port": "eth0"`, network: `"network": {"interface": "eth0.5", "address": "192.0.2.10/24"}`,
 			want: slot + "port: eth0 has the controller's own network (network.interface), which would be cut"},
+		{name: "made", sw: `"switch": {"bridge": "br0", "uplink": "eth3", "make": true}`},
+		{name: "make is no word", sw: `"switch": {"bridge": "br0", "uplink": "eth3", "make": "yes"}`, want: line + `make: is a string, want true or false`},
+		{name: "made, controller over the uplink", sw: `"switch": {"bridge": "br0", "uplink": "eth3", "make": true}`, network: `"network": {"interface": "eth3", "address": "192.0.2.10/24"}`,
+			want: line + "make: the controller's own network (network.interface) goes through br0, and a bridge that is made here has no VLAN for it: it would be cut"},
+		{name: "made, controller over the bridge, tagged", sw: `"switch": {"bridge": "br0", "uplink": "eth3", "make": true}`, network: `"network": {"interface": "br0.9", "address": "192.0.2.10/24"}`,
+			want: line + "make: the controller's own network (network.interface) goes through br0, and a bridge that is made here has no VLAN for it: it would be cut"},
 		{name: "controller over the bridge, untagged", sw: good, network: `"network": {"interface": "br0", "address": "192.0.2.10/24"}`},
 		{name: "controller over an access uplink", sw: `"switch": {"bridge": "br0", "uplink": "eth3", "uplink_mode": "access"}`, network: `"network": {"interface": "br0", "address": "192.0.2.10/24"}`,
 			want: line + "uplink_mode: the controller's own network goes untagged over eth3, and an access port would cut it"},
@@ -66,6 +72,11 @@ func TestSwitch(t *testing.T) {
 		}
 		if got != tt.want {
 			t.Errorf("%s:\n got %s\nwant %s", tt.name, got, tt.want)
+		}
+		if tt.name == "made" && err == nil {
+			if got, want := c.Switch.String(), "br0, uplink eth3 tagged, made where it is absent"; got != want || !c.Switch.Make {
+				t.Errorf("String = %q; want %q", got, want)
+			}
 		}
 		if tt.name == "all of it" && err == nil {
 			if v := []uint16{c.Switch.VLAN(16), c.Switch.VLAN(17), c.Switch.VLAN(18)}; v[0] != 2 || v[1] != 4094 || v[2] != 18 {

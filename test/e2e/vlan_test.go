@@ -22,7 +22,7 @@ import (
 
 // vlanTests must each have run in the VM, and passed: one that is missing there
 // is not passed over.
-var vlanTests = []string{"TestFrames", "TestJudge", "TestAccessUplink", "TestDrift", "TestAbsent", "TestMany", "TestDisturbed"}
+var vlanTests = []string{"TestFrames", "TestJudge", "TestAccessUplink", "TestDrift", "TestAbsent", "TestMake", "TestMany", "TestDisturbed"}
 
 // TestVLAN runs the tests of test/vlanvm in a VM: Debian's kernel filters
 // VLANs, which that of the machine that builds may not. The test program is the
