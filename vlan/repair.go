@@ -65,9 +65,9 @@ func (w *war) lost(now time.Time, why error) {
 
 // Repair compares all ports with what was last set, and puts back what differs;
 // ports that nobody has set yet are left as they are, and the uplink's VLANs
-// that they may need. Before that it does what Make does. It is to be called every few seconds. A port that must be
-// put back again and again is looked after less often, up to once a minute, and
-// not every time is told. The error is all that could not be done: of a port that
+// that they may need. Before that it does what Make does. It is to be called
+// every few seconds. A port that must be put back again and again is looked after
+// less often, up to once a minute, and not every time is told. The error is all that could not be done: of a port that
 // is not looked after at the moment, what was wrong the last time.
 func (s *Switch) Repair(ctx context.Context) ([]Repair, error) {
 	if err := s.take(ctx); err != nil {

@@ -50,6 +50,16 @@ type verifier struct {
 	board string
 }
 
+// flash opens the banks, and what checks the images in them.
+func (c controller) flash() (*bank.Flash, verifier, error) {
+	f, err := c.open()
+	if err != nil {
+		return nil, verifier{}, err
+	}
+	v, err := c.verifier()
+	return f, v, err
+}
+
 func (c controller) verifier() (verifier, error) {
 	board, err := os.ReadFile(c.board)
 	if err != nil {
@@ -153,11 +163,7 @@ type imageStatus struct {
 }
 
 func (t *tool) imageStatus(ctx context.Context) error {
-	f, err := images.open()
-	if err != nil {
-		return err
-	}
-	v, err := images.verifier()
+	f, v, err := images.flash()
 	if err != nil {
 		return err
 	}
@@ -264,11 +270,7 @@ func stateText(b bank.Boot) string {
 }
 
 func (t *tool) imageInstall(ctx context.Context, from string, unsigned, reboot bool) error {
-	f, err := images.open()
-	if err != nil {
-		return err
-	}
-	v, err := images.verifier()
+	f, v, err := images.flash()
 	if err != nil {
 		return err
 	}
@@ -334,11 +336,7 @@ func (t *tool) reboot(wanted bool) error {
 }
 
 func (t *tool) imageRollback(ctx context.Context, reboot bool) error {
-	f, err := images.open()
-	if err != nil {
-		return err
-	}
-	v, err := images.verifier()
+	f, v, err := images.flash()
 	if err != nil {
 		return err
 	}
