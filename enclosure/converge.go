@@ -371,7 +371,12 @@ func (p *pass) resetDoubtful(ctx context.Context) *Error {
 
 func (p *pass) writeBlocks(ctx context.Context) *Error {
 	err := p.stages(ctx, plan.DoWrite,
-		func(ctx context.Context, it *item) error { return it.s.writeBlock(ctx, it.want.Block) },
+		func(ctx context.Context, it *item) error {
+			if err := it.s.writeBlock(ctx, it.want.Block); err != nil {
+				return it.s.eeprom("the config block could not be written", err)
+			}
+			return nil
+		},
 		func(ctx context.Context, it *item) error {
 			err := it.s.readBack(ctx, it.want.Block)
 			if errors.Is(err, nvm.ErrReadBack) {
@@ -385,10 +390,13 @@ func (p *pass) writeBlocks(ctx context.Context) *Error {
 			it.s.block = nil
 			if err == nil {
 				b := it.want.Block
-				it.s.block = &b
+				it.s.block, it.s.suspect = &b, false
 			}
 			p.e.mu.Unlock()
-			return err
+			if err != nil {
+				return it.s.eeprom("the config block does not hold what was written", err)
+			}
+			return nil
 		})
 	if err == nil && p.count(plan.DoWrite) > 0 {
 		b := p.items[0].want.Block

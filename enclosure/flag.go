@@ -19,6 +19,11 @@ func (e *Enclosure) judge(s *slot) plan.Verdict {
 }
 
 func (e *Enclosure) judgeLocked(s *slot) plan.Verdict {
+	if e.problem != nil && !s.st.Known() {
+		v := plan.Judge(s.st, nil)
+		v.Reason = "the store can not be used: nobody knows whose memory it is"
+		return v
+	}
 	if s.readErr != nil || s.fault != nil || (s.can(ee.CapStatus) && s.readAt.IsZero()) {
 		return plan.Judge(s.st, nil)
 	}

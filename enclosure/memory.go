@@ -61,11 +61,23 @@ func (m *Memory) mount(ctx context.Context) {
 		so.Gate = m.gate
 	}
 	store, report, err := nvm.Mount(ctx, sc.Medium, so)
-	if id, ok := sc.Medium.(identifier); ok && err != nil {
-		if found, not := id.Identify(ctx); nvm.OtherPart(not) {
-			fail("the store's chip is not the configured one: found "+found.String(), "correct the part in the configuration, or put the right chip there", not)
-			return
+	other := func() bool {
+		id, ok := sc.Medium.(identifier)
+		if !ok {
+			return false
 		}
+		found, not := id.Identify(ctx)
+		if !nvm.OtherPart(not) {
+			return false
+		}
+		fail("the store's chip is not the configured one: found "+found.String(), "correct the part in the configuration, or put the right chip there", not)
+		return true
+	}
+	// A chip that has fewer cells than its part shows the same page at several
+	// addresses: a store that was copied to it mounts with a few pages damaged, and
+	// would be lost as soon as its log comes to where the pages are the same.
+	if (err != nil || len(report.Damaged) > 0) && other() {
+		return
 	}
 	// A format that was cut short is completed: what was there before, if
 	// anything, was given up by whoever began it, and no store that has been in
@@ -80,6 +92,10 @@ func (m *Memory) mount(ctx context.Context) {
 		store, report, err = nvm.Mount(ctx, sc.Medium, so)
 		if unmade() && report.State == was {
 			store, err = nvm.Format(ctx, sc.Medium, newIncarnation(m.options.random()), so)
+			if err == nil && other() { // a blank one could not be told
+				m.problem.State = "it was blank, and was formatted; status is served, changes are refused"
+				return
+			}
 			if err == nil {
 				m.formatted = was.String()
 			}

@@ -361,9 +361,11 @@ func (e *Enclosure) lookAt(ctx context.Context, it *item) error {
 	}
 	if err := s.sameBlock(ctx); err != nil {
 		if errors.Is(err, errBlockChanged) || isBlockError(err) {
-			return disagrees(CodeHardware, err.Error())
+			known := disagrees(CodeHardware, err.Error())
+			known.Where = "EEPROM at " + s.cfg.Page
+			return known
 		}
-		return s.hardware("the engine's EEPROM can not be read", err)
+		return s.eeprom("the engine's EEPROM can not be read", err)
 	}
 	return nil
 }

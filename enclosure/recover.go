@@ -30,6 +30,7 @@ func retryAfter(n int) time.Duration { return min(time.Second<<min(n, 6), time.M
 func (e *Enclosure) recoverAll(ctx context.Context, suspect bool) {
 	e.read(ctx, e.slots)
 	for _, s := range e.slots {
+		s.suspect = suspect
 		if s.fault == nil {
 			e.settle(ctx, s)
 		}
@@ -330,7 +331,9 @@ func (e *Enclosure) itemFor(ctx context.Context, s *slot, suspect bool) *item {
 		it.err = s.fault
 		return it
 	}
-	f := plan.Found{Block: s.block, Suspect: suspect}
+	// What was not rewritten at the start, as something failed, is rewritten when
+	// it can be.
+	f := plan.Found{Block: s.block, Suspect: suspect || s.suspect}
 	if s.can(ee.CapStatus) {
 		if s.readErr != nil {
 			it.err = s.hardware("the engine does not answer", s.readErr)
@@ -345,7 +348,7 @@ func (e *Enclosure) itemFor(ctx context.Context, s *slot, suspect bool) *item {
 		f.Peer, f.Show = peer, show
 	}
 	if s.block == nil && s.pageErr != nil && !isBlockError(s.pageErr) {
-		it.err = s.hardware("the engine's EEPROM at "+s.cfg.Page+" does not answer", s.pageErr)
+		it.err = s.eeprom("the engine's EEPROM does not answer", s.pageErr)
 		return it
 	}
 	it.do = plan.Compare(it.want, f, s.cfg.Profile.Caps)
@@ -445,6 +448,9 @@ func (e *Enclosure) converge(ctx context.Context, set []*slot, suspect bool) (*p
 	f := p.run(ctx)
 	p.look(ctx)
 	if f == nil {
+		f = p.deaf()
+	}
+	if f == nil {
 		p.linked()
 		e.concludeDoubt(ctx, p)
 		names := names(set)
@@ -461,6 +467,21 @@ func (p *pass) linked() {
 			p.e.noteCut(it.s, "")
 		}
 	}
+}
+
+// deaf finds an engine that has acknowledged link on and has not taken it, as
+// it was read last: such a slot is not as its records say, and nobody would say
+// so. A move finds it by the peer that does not appear.
+func (p *pass) deaf() *failure {
+	for _, it := range p.items {
+		if !it.want.Link || !it.do.Has(plan.DoConnect) || !it.s.can(ee.CapStatus|ee.CapLinkControl) || it.s.readErr != nil {
+			continue
+		}
+		if it.s.live.Control&ee.CtlLink == 0 {
+			return &failure{committed: true, err: it.s.hardware("the engine did not take link on", ee.ErrIgnored)}
+		}
+	}
+	return nil
 }
 
 // look reads the engines of a set once more after something was done to them:

@@ -44,6 +44,7 @@ type slot struct {
 	cut       string // "confirmed", "unconfirmed", ""
 	blocked   *blockage
 	leaseEnd  time.Time            // of an arming
+	suspect   bool                 // power may have been lost inside a write cycle of the page, and it was not written since
 	stale     bool                 // page, shown flag and guard have not followed the records yet
 	late      bool                 // its policy has changed, and the engine has not followed
 	portLate  bool                 // the switch could not be read when its port's VLAN was to be looked at
@@ -85,6 +86,13 @@ func (s *slot) hardware(what string, err error) *Error {
 		Code: CodeHardware, Slot: s.cfg.Name, Where: s.where(), What: what, Err: err, Retry: true,
 		Next: "check the part, its power and its bus; what can be mended is mended by itself once it answers",
 	}
+}
+
+// eeprom is hardware for what the EEPROM with the config block said.
+func (s *slot) eeprom(what string, err error) *Error {
+	known := s.hardware(what, err)
+	known.Where = "EEPROM at " + s.cfg.Page
+	return known
 }
 
 // pollHolder marks a lock that is about to be free again, so that a request

@@ -64,6 +64,7 @@ type Slot struct {
 	// Faults and counts.
 	running   bool // the engine has power and is not dead
 	dead      bool
+	obey      int    // writes to CONTROL that are still taken before those that are not
 	ignore    int    // writes to CONTROL that are not taken
 	writes    uint64 // register bytes written
 	cutInLoad bool   // power goes during the next load
@@ -233,7 +234,10 @@ func (s *Slot) write(t time.Duration, reg uint16, v byte) {
 	case reg == ee.RegDVSEC:
 		s.show = v & (ee.ShowValid | ee.ShowTarget | ee.ShowPowerKept | ee.ShowBusy)
 	case reg == ee.RegControl:
-		if s.ignore > 0 {
+		switch {
+		case s.obey > 0:
+			s.obey--
+		case s.ignore > 0:
 			s.ignore--
 			return
 		}
@@ -456,10 +460,14 @@ func (s *Slot) Revive() {
 
 // IgnoreControl makes the engine acknowledge the next n writes to CONTROL and
 // do nothing about them.
-func (s *Slot) IgnoreControl(n int) {
+func (s *Slot) IgnoreControl(n int) { s.IgnoreControlAfter(0, n) }
+
+// IgnoreControlAfter is IgnoreControl once skip more writes to CONTROL were
+// taken.
+func (s *Slot) IgnoreControlAfter(skip, n int) {
 	s.w.enter()
 	defer s.w.mu.Unlock()
-	s.ignore = n
+	s.obey, s.ignore = skip, n
 }
 
 // CutDuringLoad makes the enclosure's power go in the middle of this engine's

@@ -16,6 +16,8 @@ const (
 	Wedged                           // the driver blocks for Hold, then ETIMEDOUT; nothing reaches the wire
 	Stretch                          // the clock is stretched by Hold; beyond the bus's Timeout the adapter gives up: ETIMEDOUT
 	FlipRead                         // bit Bit of byte Byte of what is read arrives inverted
+
+	FaultKinds = iota // how many there are
 )
 
 // Fault is a schedule of something that goes wrong on a bus.
