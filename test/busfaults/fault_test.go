@@ -46,8 +46,11 @@ func (t target) where() string {
 // returns is called.
 type fault struct {
 	name      string
+	wire      bool // of transfers, of this kind
+	kind      sim.FaultKind
 	holds     bool   // nobody on the bus can be talked to
 	swaps     bool   // another chip, with a history of its own, takes the place
+	mute      bool   // nobody can tell by what is read back
 	tolerated string // what the model may find wrong, as the agent could not know better
 	inject    func(r *rig.Rig, t target) (lift func())
 }
@@ -58,7 +61,7 @@ const forEver = 1 << 30
 func onWire(name string, f sim.Fault) fault {
 	whole := f.Kind == sim.StuckSDA || f.Kind == sim.Wedged
 	holds := f.Kind == sim.Wedged || f.Kind == sim.StuckSDA && f.Pulses == 0
-	return fault{name: name, holds: holds, inject: func(r *rig.Rig, t target) func() {
+	return fault{name: name, kind: f.Kind, wire: true, holds: holds, inject: func(r *rig.Rig, t target) func() {
 		f := f
 		if !whole {
 			f.Addr = t.addr
@@ -107,6 +110,12 @@ func alike(n int) func([]byte) []byte {
 	}
 }
 
+// muted is f where a page that is written as it was looks written.
+func muted(f fault) fault {
+	f.mute = true
+	return f
+}
+
 // tolerating is f where the model may find that wrong.
 func tolerating(text string, f fault) fault {
 	f.tolerated = text
@@ -142,10 +151,10 @@ var (
 	otherSize = replaced("another size", "24c128", func(was []byte) []byte { return was[:16384] })
 	foreign   = replaced("foreign content", "24c256", alike(32768))
 	blank     = replaced("blank", "24c256", alike(0))
-	protected = inChip("write-protected", func(c *sim.Chip, _ target) func() {
+	protected = muted(inChip("write-protected", func(c *sim.Chip, _ target) func() {
 		c.SetWriteProtect(true)
 		return func() { c.SetWriteProtect(false) }
-	})
+	}))
 	worn = inChip("worn out", func(c *sim.Chip, t target) func() {
 		for p := range pages(t) {
 			c.SetWorn(p, true)
@@ -171,7 +180,7 @@ var (
 		return func() {}
 	})
 
-	dead = inEngine("missing", func(s *sim.Slot) func() {
+	dead = inEngine("dead", func(s *sim.Slot) func() {
 		s.Kill()
 		return s.Revive
 	})
@@ -205,3 +214,12 @@ var (
 		return func() { s.SetEngine(ee.EngineID, was) }
 	}}
 )
+
+// faults are all there are; coverage_test.go holds them against sim's.
+var faults = []fault{
+	nackAddr, nackByte, nackPointer, arbitration, arbitration1, stuck,
+	stuckFreed, wedged, stretched, stretchedOK, flipped, slow,
+	missing, otherPart, otherSize, foreign, blank, protected,
+	worn, wornSome, decayed, unstable, dead, restarts,
+	deaf, deafOnce, deafLater, wrongEngine, wrongID,
+}
