@@ -1,0 +1,5 @@
+//go:build !race
+
+package busfaults
+
+const raceFactor = 1
