@@ -536,6 +536,8 @@ func (e *Enclosure) awaitPeers(ctx context.Context, p *pass, m *Move, wait time.
 			defer cancel()
 			p.block(clean, err)
 			return e.end(m, MoveBlocked, err)
+		case err != nil && errors.Is(err, ee.ErrIgnored):
+			return e.pushOn(ctx, p, &failure{committed: true, err: err}, m, time.Until(deadline), by)
 		case err == nil && len(absent) == 0:
 			e.emit(Event{Kind: "linked", VM: m.VM, Host: m.To, Move: m.ID.String(), Text: fmt.Sprintf("%v linked with %s, generation %s", m.Slots, m.To, m.Generation), By: by})
 			return e.end(m, MoveDone, nil)
@@ -572,6 +574,8 @@ func (e *Enclosure) peers(ctx context.Context, p *pass) (absent []string, first 
 			it.s.peer = peer
 			e.mu.Unlock()
 			switch {
+			case it.unheard():
+				it.err = it.s.hardware("the engine did not take link on", ee.ErrIgnored)
 			case peer.MAC.IsZero() || it.s.live.Status&ee.StatLink == 0:
 				it.err = errAbsent
 			case peer.MAC != it.want.Peer && !bug.Is(bug.OneOwner):
@@ -590,6 +594,14 @@ func (e *Enclosure) peers(ctx context.Context, p *pass) (absent []string, first 
 		it.err = nil
 	}
 	return absent, first
+}
+
+// unheard tells whether the slot's engine acknowledged link on and did not take
+// it. One that restarted since is for recovery: its memory is gone.
+func (it *item) unheard() bool {
+	o := it.s.live
+	return it.want.Link && it.s.can(ee.CapLinkControl) && o.Control&ee.CtlLink == 0 &&
+		o.Resets == it.live.Resets && o.Latch&^it.live.Latch&ee.LatchRestarted == 0
 }
 
 var errAbsent = errors.New("no peer")

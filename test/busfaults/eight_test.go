@@ -24,8 +24,8 @@ func TestSetOfEight(t *testing.T) {
 	}{
 		{"ignores all", func(s *sim.Slot) { s.IgnoreControl(forEver) }, func(s *sim.Slot) { s.IgnoreControl(0) }, []enclosure.MoveState{enclosure.MoveBlocked}},
 		{"ignores reload", func(s *sim.Slot) { s.IgnoreControlAfter(1, forEver) }, func(s *sim.Slot) { s.IgnoreControl(0) }, []enclosure.MoveState{enclosure.MoveBlocked}},
-		{"ignores link on", func(s *sim.Slot) { s.IgnoreControlAfter(2, forEver) }, func(s *sim.Slot) { s.IgnoreControl(0) }, []enclosure.MoveState{enclosure.MoveWaiting, enclosure.MoveBlocked}},
-		{"ignores one link on", func(s *sim.Slot) { s.IgnoreControlAfter(2, 1) }, func(*sim.Slot) {}, []enclosure.MoveState{enclosure.MoveWaiting, enclosure.MoveDone}},
+		{"ignores link on", func(s *sim.Slot) { s.IgnoreControlAfter(2, forEver) }, func(s *sim.Slot) { s.IgnoreControl(0) }, []enclosure.MoveState{enclosure.MoveBlocked}},
+		{"ignores one link on", func(s *sim.Slot) { s.IgnoreControlAfter(2, 1) }, func(*sim.Slot) {}, []enclosure.MoveState{enclosure.MoveDone}},
 		{"restarts", func(s *sim.Slot) { s.RestartAfter(15 * time.Millisecond) }, func(*sim.Slot) {}, []enclosure.MoveState{enclosure.MoveDone, enclosure.MoveUndone, enclosure.MoveWaiting}},
 		{"dies", func(s *sim.Slot) { go killAfter(s, 15*time.Millisecond) }, (*sim.Slot).Revive, []enclosure.MoveState{enclosure.MoveBlocked}},
 	} {

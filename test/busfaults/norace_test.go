@@ -2,4 +2,7 @@
 
 package busfaults
 
-const raceFactor = 1
+const (
+	raceFactor = 1
+	bitStep    = 1
+)

@@ -2,4 +2,7 @@
 
 package busfaults
 
-const raceFactor = 7
+const (
+	raceFactor = 7
+	bitStep    = 61
+)
