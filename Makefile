@@ -49,6 +49,9 @@ LIVES ?= 5000
 lives: ## hunt: LIVES random lives of an enclosure, others at each run
 	$(GO) test ./enclosure -count=1 -run TestLives -timeout 60m -rapid.checks=$(LIVES) -rapid.shrinktime=60s
 
+faults: ## every fault of a bus or part, by target and operation; every byte refused, every bit inverted
+	$(GO) test ./test/busfaults -count=1 -timeout 20m -full
+
 lint: ## gofmt, vet, staticcheck, revive, errcheck, ineffassign, errorlint, misspell, modernize; generated files and go.mod are fresh
 	@sh .ci/lint
 
@@ -67,4 +70,4 @@ gcc:
 
 include images/image.mk
 
-.PHONY: help build build-arm build-all demo test figures mutants test-arm fuzz lives lint size generate clean gcc
+.PHONY: help build build-arm build-all demo test figures mutants test-arm fuzz lives faults lint size generate clean gcc

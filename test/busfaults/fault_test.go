@@ -132,7 +132,7 @@ var (
 	arbitration1 = onWire("arbitration lost, twice", sim.Fault{Kind: sim.ArbitrationLost, Count: 2})
 	stuck        = onWire("SDA stuck low", sim.Fault{Kind: sim.StuckSDA})
 	stuckFreed   = onWire("SDA stuck low, clocked free", sim.Fault{Kind: sim.StuckSDA, Pulses: 20})
-	wedged       = onWire("driver does not come back", sim.Fault{Kind: sim.Wedged, Hold: 30 * time.Second})
+	wedged       = onWire("driver does not come back", sim.Fault{Kind: sim.Wedged, Hold: 10 * time.Second})
 	stretched    = onWire("clock stretched past the limit", sim.Fault{Kind: sim.Stretch, Hold: 150 * time.Millisecond})
 	stretchedOK  = onWire("clock stretched within it", sim.Fault{Kind: sim.Stretch, Hold: 2 * time.Millisecond})
 	flipped      = onWire("a bit of each read inverted", sim.Fault{Kind: sim.FlipRead, Byte: 1, Bit: 5})

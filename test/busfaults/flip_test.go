@@ -60,7 +60,7 @@ func TestEveryBit(t *testing.T) {
 				if !slices.ContainsFunc(img[page:page+64], func(b byte) bool { return b != 0xFF }) {
 					continue
 				}
-				for bit := page * 8; bit < (page+64)*8; bit += bitStep {
+				for bit := page * 8; bit < (page+64)*8; bit += every(13, 203) {
 					flips++
 					f := r.Fork(snap)
 					f.W.Chip(chip).FlipBit(int64(bit/8), uint(bit%8))
@@ -76,7 +76,7 @@ func TestEveryBit(t *testing.T) {
 		}
 	})
 	t.Logf("%d flips: %v", flips, outcomes)
-	if flips < 9000/bitStep {
+	if flips < 9000/every(13, 203) {
 		t.Errorf("only %d bits were inverted", flips)
 	}
 }

@@ -2,7 +2,4 @@
 
 package busfaults
 
-const (
-	raceFactor = 1
-	bitStep    = 1
-)
+const raced = false

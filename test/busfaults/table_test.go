@@ -102,9 +102,9 @@ func run(c *cell, o op) string {
 	return got
 }
 
-// lifted is the bound in which the agent comes back by itself: the longest pause
-// between two tries is a minute.
-const lifted = 70 * time.Second
+// lifted is the bound in which the agent comes back by itself: no pause between
+// two tries is longer than the fault has stood, and a second.
+const lifted = 20 * time.Second
 
 // table is what becomes of what. The answer of an operation is a state of a
 // move, "cut" or "held" for what was done, the flag, or the code of a refusal;
@@ -217,8 +217,11 @@ func rows(t *testing.T) []row {
 }
 
 func TestTable(t *testing.T) {
-	for _, r := range rows(t) {
+	for n, r := range rows(t) {
 		for i, o := range ops {
+			if (n+i)%every(1, 3) != 0 {
+				continue
+			}
 			t.Run(fmt.Sprintf("%s/%s/%s", r.fault.name, r.target.name, o.name), func(t *testing.T) {
 				inCell(t, r.fault, r.target, func(c *cell) {
 					if got := run(c, o); got != r.wants[i] {
