@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"baton/ee"
+	"baton/enclosure/bug"
 	"baton/enclosure/plan"
 	"baton/nvm"
 )
@@ -23,6 +24,9 @@ func (e *Enclosure) judgeLocked(s *slot) plan.Verdict {
 		v := plan.Judge(s.st, nil)
 		v.Reason = "the store can not be used: nobody knows whose memory it is"
 		return v
+	}
+	if bug.Is(bug.UnreadSame) && !s.readAt.IsZero() {
+		return plan.Judge(s.st, &s.live)
 	}
 	if s.readErr != nil || s.fault != nil || (s.can(ee.CapStatus) && s.readAt.IsZero()) {
 		return plan.Judge(s.st, nil)

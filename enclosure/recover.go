@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"baton/ee"
+	"baton/enclosure/bug"
 	"baton/enclosure/plan"
 	"baton/nvm"
 	"baton/vlan"
@@ -333,7 +334,7 @@ func (e *Enclosure) itemFor(ctx context.Context, s *slot, suspect bool) *item {
 	}
 	// What was not rewritten at the start, as something failed, is rewritten when
 	// it can be.
-	f := plan.Found{Block: s.block, Suspect: suspect || s.suspect}
+	f := plan.Found{Block: s.block, Suspect: suspect || s.suspect && !bug.Is(bug.SuspectTrusted)}
 	if s.can(ee.CapStatus) {
 		if s.readErr != nil {
 			it.err = s.hardware("the engine does not answer", s.readErr)
@@ -347,7 +348,7 @@ func (e *Enclosure) itemFor(ctx context.Context, s *slot, suspect bool) *item {
 		}
 		f.Peer, f.Show = peer, show
 	}
-	if s.block == nil && s.pageErr != nil && !isBlockError(s.pageErr) {
+	if s.block == nil && s.pageErr != nil && !isBlockError(s.pageErr) && !bug.Is(bug.UnreadDamaged) {
 		it.err = s.eeprom("the engine's EEPROM does not answer", s.pageErr)
 		return it
 	}
@@ -474,7 +475,7 @@ func (p *pass) linked() {
 // so. A move finds it by the peer that does not appear.
 func (p *pass) deaf() *failure {
 	for _, it := range p.items {
-		if !it.want.Link || !it.do.Has(plan.DoConnect) || !it.s.can(ee.CapStatus|ee.CapLinkControl) || it.s.readErr != nil {
+		if bug.Is(bug.DeafUnseen) || !it.want.Link || !it.do.Has(plan.DoConnect) || !it.s.can(ee.CapStatus|ee.CapLinkControl) || it.s.readErr != nil {
 			continue
 		}
 		if it.s.live.Control&ee.CtlLink == 0 {
@@ -500,6 +501,13 @@ func (p *pass) look(ctx context.Context) {
 func (p *pass) block(ctx context.Context, why *Error) {
 	if cut := p.cutAll(ctx); cut != nil {
 		p.e.emit(Event{Kind: "blocked", Slot: cut.Slot, Code: string(cut.Code), Text: cut.Error()})
+	}
+	if bug.Is(bug.NeighboursCut) {
+		for _, o := range p.e.slots {
+			if o.cfg.BusName == p.items[0].s.cfg.BusName && !slices.ContainsFunc(p.items, func(it *item) bool { return it.s == o }) {
+				_ = p.e.newPass(itemsOf([]*slot{o}), nil).cutAll(ctx)
+			}
+		}
 	}
 	p.look(ctx)
 	b := &blockage{reason: why, next: time.Now().Add(retryAfter(0))}

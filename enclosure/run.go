@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"baton/ee"
+	"baton/enclosure/bug"
 	"baton/enclosure/plan"
 	"baton/vlan"
 )
@@ -394,7 +395,7 @@ func (e *Enclosure) retryBlockages(ctx context.Context, l *loop) {
 		l.on(s)
 		e.mu.Lock()
 		b := s.blocked
-		due := b != nil && b.slots[0] == s && !time.Now().Before(b.next)
+		due := b != nil && !bug.Is(bug.BlockedForever) && b.slots[0] == s && !time.Now().Before(b.next)
 		var set []*slot
 		if due {
 			set = slices.Clone(b.slots)

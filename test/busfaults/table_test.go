@@ -219,7 +219,7 @@ func rows(t *testing.T) []row {
 func TestTable(t *testing.T) {
 	for n, r := range rows(t) {
 		for i, o := range ops {
-			if (n+i)%every(1, 3) != 0 {
+			if (n+i)%every(1, 4) != 0 {
 				continue
 			}
 			t.Run(fmt.Sprintf("%s/%s/%s", r.fault.name, r.target.name, o.name), func(t *testing.T) {

@@ -57,7 +57,12 @@ func run(ctx context.Context, out io.Writer) error {
 		}
 		fmt.Fprintf(out, "%-15s fails %s\n", b, strings.Join(failed, " "))
 	}
-	fmt.Fprintf(out, "mutants: run=%d missed=%d\n", len(bug.All), missed)
+	more, err := runFaults(ctx, dir, out)
+	if err != nil {
+		return err
+	}
+	missed += more
+	fmt.Fprintf(out, "mutants: run=%d missed=%d\n", len(bug.All)+len(bug.Faults), missed)
 	if missed > 0 {
 		return fmt.Errorf("%d bugs were not caught by their test alone", missed)
 	}
