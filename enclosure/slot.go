@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"baton/ee"
+	"baton/ee/bus"
 	"baton/enclosure/bug"
 	"baton/enclosure/plan"
 	"baton/nvm"
@@ -82,9 +83,13 @@ func (s *slot) where() string {
 
 // hardware wraps what an engine or a chip said.
 func (s *slot) hardware(what string, err error) *Error {
+	next := "check the part, its power and its bus; what can be mended is mended by itself once it answers"
+	if errors.Is(err, bus.ErrStuck) || errors.Is(err, bus.ErrWedged) {
+		next = "some chip may hold the bus: clocking it free is its kernel driver's work, at each transfer; where it stays so, pull the cards of the bus one by one, or switch the enclosure off and on. It is tried again by itself"
+	}
 	return &Error{
 		Code: CodeHardware, Slot: s.cfg.Name, Where: s.where(), What: what, Err: err, Retry: true,
-		Next: "check the part, its power and its bus; what can be mended is mended by itself once it answers",
+		Next: next,
 	}
 }
 

@@ -441,6 +441,25 @@ func TestIgnoreControl(t *testing.T) {
 	})
 }
 
+func TestIgnoreControlAfter(t *testing.T) {
+	in(t, func(t *testing.T) {
+		w := New(oneSlot())
+		boot(w)
+		e := engineOf(t, w, "gpu0")
+		w.Slot("gpu0").IgnoreControlAfter(1, 1)
+		for i, tt := range []struct{ set, want byte }{
+			{base | ee.CtlGuard, base | ee.CtlGuard},
+			{base | ee.CtlHold, base | ee.CtlGuard},
+			{base | ee.CtlHold, base | ee.CtlHold},
+		} {
+			e.set(ee.RegControl, tt.set)
+			if got := e.get1(ee.RegControl); got != tt.want {
+				t.Errorf("after write %d CONTROL = 0x%02x; want 0x%02x", i, got, tt.want)
+			}
+		}
+	})
+}
+
 func TestRetransmits(t *testing.T) {
 	in(t, func(t *testing.T) {
 		w := New(oneSlot())

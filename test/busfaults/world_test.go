@@ -159,6 +159,9 @@ func (c *cell) checkNamed() {
 		if known.Next == "" {
 			c.t.Errorf("%v: does not say what to do next", err)
 		}
+		if c.fault.holds && known.Code == enclosure.CodeHardware && !strings.Contains(known.Next, "kernel driver") {
+			c.t.Errorf("%v: does not say who clocks the bus free, but %q", err, known.Next)
+		}
 		c.named(faulty, err.Error())
 	}
 	st := c.E.Status(c.Ctx())
