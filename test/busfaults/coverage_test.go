@@ -75,8 +75,8 @@ func TestCoverage(t *testing.T) {
 	for _, part := range []reflect.Type{reflect.TypeFor[*sim.Chip](), reflect.TypeFor[*sim.Slot]()} {
 		name := part.Elem().Name()
 		have := map[string]bool{}
-		for i := range part.NumMethod() {
-			m := part.Method(i).Name
+		for method := range part.Methods() {
+			m := method.Name
 			have[m] = true
 			fault, harms := harmful[name][m]
 			switch {
