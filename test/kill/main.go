@@ -39,20 +39,24 @@ func main() {
 type options struct {
 	seed    uint64
 	runs    int
-	first   int      // number of the first run
-	workers int      // worlds at the same time
-	each    int      // runs before a world is made anew
-	bin     string   // directory of batond and batonsim
-	env     []string // of the agent, beside that of this process
-	most    int      // violations after which no run is begun; 0 = any number
-	wide    bool     // each phase has to be hit
+	first   int            // number of the first run
+	workers int            // worlds at the same time
+	each    int            // runs before a world is made anew
+	bin     string         // directory of batond and batonsim
+	env     []string       // of the agent, beside that of this process
+	wait    time.Duration  // for anything to happen
+	most    int            // violations after which no run is begun; 0 = any number
+	store   map[string]any // of the agent's configuration; nil = a chip
+	wrap    []string       // program that starts the agent, with its arguments
+	forget  bool           // tests: the store is put back as it was before what the agent was killed in
+	wide    bool           // each phase has to be hit
 	say     func(format string, args ...any)
 }
 
 func run(ctx context.Context, args []string, _ io.Reader, stdout, stderr io.Writer) (err error) {
 	fs := flag.NewFlagSet("kill", flag.ContinueOnError)
 	fs.SetOutput(stderr)
-	o := options{each: 50}
+	o := options{each: 50, wait: patience}
 	fs.Uint64Var(&o.seed, "seed", 0, "repeats a campaign; 0 = another each time")
 	fs.IntVar(&o.runs, "runs", 1000, "how many kills")
 	fs.IntVar(&o.first, "run", 0, "number of the first run; with -runs 1 it is the only one")
@@ -154,6 +158,7 @@ func work(ctx context.Context, dir string, o options, numbers <-chan int, r *res
 		}
 	}()
 	n, left := 0, 0
+	typical := map[string]effort{}
 	for number := range numbers {
 		if left == 0 {
 			if s != nil {
@@ -163,6 +168,7 @@ func work(ctx context.Context, dir string, o options, numbers <-chan int, r *res
 			if s, err = newStage(ctx, fmt.Sprintf("%s.%d", dir, n), o, uint64(number)); err != nil {
 				return err
 			}
+			s.typical = typical
 			left = o.each
 		}
 		left--

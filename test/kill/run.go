@@ -92,7 +92,10 @@ func (s *stage) instant(random *rand.Rand) instant {
 }
 
 func (i instant) String() string {
-	if i.byWrites {
+	switch {
+	case i.byWrites && i.part < 0.1:
+		return fmt.Sprintf("%v after the request", i.moment/8)
+	case i.byWrites:
 		return fmt.Sprintf("%v after %.0f %% of its writes", i.moment, 100*i.part)
 	}
 	return fmt.Sprintf("after %.0f %% of its time", 100*i.part)
@@ -114,6 +117,12 @@ func (s *stage) killed(ctx context.Context, k *kill, v *vmOf, st step, strike in
 	if err != nil {
 		return err
 	}
+	var stored []byte
+	if s.o.forget {
+		if stored, err = s.hw.ReadChip(ctx, "store", 0, 32<<10); err != nil {
+			return err
+		}
+	}
 
 	type answer struct {
 		outcome string
@@ -129,12 +138,13 @@ func (s *stage) killed(ctx context.Context, k *kill, v *vmOf, st step, strike in
 	var replied bool
 	end := time.After(usual.time * 3) // where as many writes never come
 	goal := writes(base) + uint64(strike.part*float64(usual.writes))
-	if strike.part < 0.1 {
-		goal = writes(base) // shortly after the request itself
-	}
 	sawEarly := ""
+	soon := strike.byWrites && strike.part < 0.1 // shortly after the request itself
+	if soon {
+		time.Sleep(strike.moment / 8)
+	}
 watch:
-	for {
+	for !soon {
 		now, err := s.hw.State(ctx)
 		if err != nil {
 			return err
@@ -187,6 +197,11 @@ watch:
 	p.replied = replied
 	k.phase = p.phase()
 
+	if s.o.forget {
+		if err := s.hw.WriteChip(ctx, "store", 0, stored); err != nil {
+			return err
+		}
+	}
 	switch mishap {
 	case "reseat":
 		k.mishap = "the device of " + hurt + " was taken out and put back"
@@ -248,8 +263,8 @@ watch:
 			wrong("%s changed the generation of %s from %s to %s", st.op, name, a.Generation, b.Generation)
 		}
 		done := replied || st.links != "" && owners == st.links
-		if st.op == "release" && mishap != "" {
-			done = false // what is held again is void now, and says so in a new block
+		if st.op == "release" {
+			done = false // it has no ID: what is held is held once more, under a new generation
 		}
 		if done && b.Generation != m.Generation {
 			wrong("once: %s was done; repeated, %s went from generation %s to %s", st.op, name, m.Generation, b.Generation)

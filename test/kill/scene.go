@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"baton/mgmt"
@@ -103,11 +105,26 @@ func (s *stage) released(v *vmOf, mode string, stays bool) []step {
 	steps := []step{
 		act(func(ctx context.Context) error { return s.hw.VM(ctx, v.at, v.name, "stop") }),
 		{op: "release", slots: blocks, idle: true, do: func(ctx context.Context) (string, error) {
-			return mode, s.agent.Release(ctx, v.slots[0], r)
+			err := s.agent.Release(ctx, v.slots[0], r)
+			if p, ok := errors.AsType[*mgmt.Problem](err); ok && p.Code == "wrong-state" && mode == "free" {
+				return mode, s.free(ctx, v) // a repeat, by whom the VM has let go already
+			}
+			return mode, err
 		}},
 		s.attaching(v, to),
 	}
 	return append(steps, s.arrival(v, to, mode != "free")...)
+}
+
+// free is an error unless all of v's slots are nobody's.
+func (s *stage) free(ctx context.Context, v *vmOf) error {
+	all, err := s.agent.Slots(ctx)
+	for _, l := range all {
+		if slices.Contains(v.slots, l.Name) && (l.Host != "" || l.VM != "") {
+			return fmt.Errorf("%s was released, and is with %q for VM %q", l.Name, l.Host, l.VM)
+		}
+	}
+	return err
 }
 
 func (s *stage) fence(v *vmOf, host string) step {

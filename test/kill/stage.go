@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"baton/mgmt"
@@ -57,15 +58,27 @@ type effort struct {
 	writes uint64 // pages and bytes of registers
 }
 
-// newStage starts all, and every VM on its first server.
+// newStage starts a world and all that is in it.
 func newStage(ctx context.Context, dir string, o options, seed uint64) (s *stage, err error) {
+	s, err = newWorld(ctx, dir, o, seed)
+	if err == nil {
+		err = s.people(ctx)
+	}
+	return s.unless(err)
+}
+
+// unless is the stage, which is closed where there is an error.
+func (s *stage) unless(err error) (*stage, error) {
+	if err != nil {
+		s.close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// newWorld starts the world, and no agent yet.
+func newWorld(ctx context.Context, dir string, o options, seed uint64) (s *stage, err error) {
 	s = &stage{dir: dir, o: o, gens: map[string]string{}, fenced: map[string]time.Duration{}, off: map[string]bool{}, typical: map[string]effort{}}
-	defer func() {
-		if err != nil {
-			s.close()
-			s = nil
-		}
-	}()
 	if err := os.MkdirAll(filepath.Join(dir, "run"), 0o700); err != nil {
 		return s, err
 	}
@@ -76,37 +89,40 @@ func newStage(ctx context.Context, dir string, o options, seed uint64) (s *stage
 	if s.world, err = startProc(dir, "batonsim", nil, filepath.Join(o.bin, "batonsim"), "-world", s.path("world.json"), "-dir", dir); err != nil {
 		return s, err
 	}
-	if err := s.await(ctx, "the simulator", s.world, func() error { _, err := s.hw.State(ctx); return err }); err != nil {
-		return s, err
-	}
+	return s, s.await(ctx, "the simulator", s.world, func() error { _, err := s.hw.State(ctx); return err })
+}
+
+// people starts an agent, lets the servers in, and starts every VM on the first
+// of its own.
+func (s *stage) people(ctx context.Context) error {
 	if err := s.start(ctx); err != nil {
-		return s, err
+		return err
 	}
 	hosts, err := s.agent.Hosts(ctx)
 	if err != nil {
-		return s, err
+		return err
 	}
 	for _, h := range hosts {
 		if err := s.agent.Unfence(ctx, h.Name, h.Epoch); err != nil {
-			return s, err
+			return err
 		}
 	}
 	for _, v := range s.vms {
 		v.at = v.hosts[0]
 		if err := s.attach(ctx, v, v.at); err != nil {
-			return s, err
+			return err
 		}
 		if err := s.boot(ctx, v); err != nil {
-			return s, err
+			return err
 		}
 		if err := s.ack(ctx, v, v.slots...); err != nil {
-			return s, err
+			return err
 		}
 		if err := s.sign(ctx, v); err != nil {
-			return s, err
+			return err
 		}
 	}
-	return s, nil
+	return nil
 }
 
 func (s *stage) path(name string) string { return filepath.Join(s.dir, name) }
@@ -164,16 +180,26 @@ func (s *stage) writeFiles(seed uint64) error {
 		"store": object{"bus": "bus0", "address": "0x57", "part": "24c256", "format_blank": true},
 		"slots": slots, "hosts": hosts, "vms": vms,
 	}
+	if s.o.store != nil {
+		agent["store"] = s.o.store
+	}
 	text, err := json.MarshalIndent(agent, "", " ")
 	return errors.Join(err, os.WriteFile(s.path("batond.json"), text, 0o600), os.WriteFile(s.path("world.json"), control.FormatWorld(spec), 0o600))
 }
 
 // start starts an agent and waits until all is as it shall be.
-func (s *stage) start(ctx context.Context) (err error) {
-	if s.batond, err = startProc(s.dir, "batond", s.o.env, filepath.Join(s.o.bin, "batond"), "-config", s.path("batond.json")); err != nil {
+func (s *stage) start(ctx context.Context) error {
+	if err := s.launch(); err != nil {
 		return err
 	}
 	return s.settled(ctx)
+}
+
+// launch starts an agent.
+func (s *stage) launch() (err error) {
+	args := append(slices.Clone(s.o.wrap), filepath.Join(s.o.bin, "batond"), "-config", s.path("batond.json"))
+	s.batond, err = startProc(s.dir, "batond", s.o.env, args[0], args[1:]...)
+	return err
 }
 
 // settled waits until the agent serves, nothing is under way, nothing is wrong,
@@ -218,8 +244,8 @@ func (s *stage) await(ctx context.Context, what string, p *proc, look func() err
 			return p.gone()
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case time.Since(begin) > patience:
-			return fmt.Errorf("waited %v for %s: %w", patience, what, err)
+		case time.Since(begin) > s.o.wait:
+			return fmt.Errorf("waited %v for %s: %w", s.o.wait, what, err)
 		}
 		time.Sleep(3 * time.Millisecond)
 	}
