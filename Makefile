@@ -49,6 +49,10 @@ LIVES ?= 5000
 lives: ## hunt: LIVES random lives of an enclosure, others at each run
 	$(GO) test ./enclosure -count=1 -run TestLives -timeout 60m -rapid.checks=$(LIVES) -rapid.shrinktime=60s
 
+KILLS ?= 1000
+kill: ## SIGKILL the agent KILLS times at random instants of what it does; KILLFLAGS='-seed N' repeats
+	$(GO) run ./test/kill -runs $(KILLS) $(KILLFLAGS)
+
 lint: ## gofmt, vet, staticcheck, revive, errcheck, ineffassign, errorlint, misspell, modernize; generated files and go.mod are fresh
 	@sh .ci/lint
 
@@ -67,4 +71,4 @@ gcc:
 
 include images/image.mk
 
-.PHONY: help build build-arm build-all demo test figures mutants test-arm fuzz lives lint size generate clean gcc
+.PHONY: help build build-arm build-all demo test figures mutants test-arm fuzz lives kill lint size generate clean gcc
