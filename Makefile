@@ -50,8 +50,8 @@ lives: ## hunt: LIVES random lives of an enclosure, others at each run
 	$(GO) test ./enclosure -count=1 -run TestLives -timeout 60m -rapid.checks=$(LIVES) -rapid.shrinktime=60s
 
 KILLS ?= 1000
-kill: ## SIGKILL the agent KILLS times at random instants of what it does; KILLFLAGS='-seed N' repeats
-	$(GO) run ./test/kill -runs $(KILLS) $(KILLFLAGS)
+kill: ## SIGKILL the agent KILLS times at random instants of what it does; seeds: docs/kill.md
+	$(GO) run ./test/kill -runs $(KILLS)
 
 lint: ## gofmt, vet, staticcheck, revive, errcheck, ineffassign, errorlint, misspell, modernize; generated files and go.mod are fresh
 	@sh .ci/lint

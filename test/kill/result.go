@@ -72,6 +72,8 @@ type result struct {
 	hits  map[string]map[phase]int // by operation
 	back  []time.Duration
 	wrong []string
+
+	stalled int // runs that show nothing
 }
 
 func newResult() *result { return &result{hits: map[string]map[phase]int{}} }
@@ -97,6 +99,14 @@ func (r *result) bad() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.wrong)
+}
+
+// void counts a run that shows nothing, and is done again.
+func (r *result) void() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.stalled++
+	return r.stalled
 }
 
 // has tells in which phases an operation can be killed.

@@ -202,6 +202,12 @@ func (s *stage) launch() (err error) {
 	return err
 }
 
+// said is all that the stage's agents have logged.
+func (s *stage) said() string {
+	text, _ := os.ReadFile(s.batond.log) // of this process's making
+	return string(text)
+}
+
 // settled waits until the agent serves, nothing is under way, nothing is wrong,
 // and each slot is linked with the server it says, where that one has power.
 func (s *stage) settled(ctx context.Context) error {
