@@ -52,6 +52,10 @@ lives: ## hunt: LIVES random lives of an enclosure, others at each run
 faults: ## every fault of a bus or part, by target and operation; every byte refused, every bit inverted
 	$(GO) test ./test/busfaults -count=1 -timeout 20m -full
 
+KILLS ?= 1000
+kill: ## SIGKILL the agent KILLS times at random instants of what it does; seeds: docs/kill.md
+	$(GO) run ./test/kill -runs $(KILLS)
+
 lint: ## gofmt, vet, staticcheck, revive, errcheck, ineffassign, errorlint, misspell, modernize; generated files and go.mod are fresh
 	@sh .ci/lint
 
@@ -70,4 +74,4 @@ gcc:
 
 include images/image.mk
 
-.PHONY: help build build-arm build-all demo test figures mutants test-arm fuzz lives faults lint size generate clean gcc
+.PHONY: help build build-arm build-all demo test figures mutants test-arm fuzz lives faults kill lint size generate clean gcc

@@ -85,6 +85,9 @@ type Options struct {
 	Log      *slog.Logger // nil = none
 	Memory   *Memory      // mounted already; nil = Open mounts Config.Store
 	Random   func([]byte) // fills with random bytes; nil = crypto/rand. Tests that must repeat give their own
+	// Wall is the date that events and the audit are given; nil = time.Now.
+	// Nothing else depends on it.
+	Wall func() time.Time
 }
 
 // Switch makes the ports of the enclosure's switch members of groups' VLANs.

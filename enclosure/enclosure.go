@@ -25,6 +25,7 @@ type Enclosure struct {
 	cfg     Config
 	log     *slog.Logger
 	random  func([]byte)
+	wall    func() time.Time // decides nothing
 	started time.Time
 	slots   []*slot
 	roster  atomic.Pointer[roster]
@@ -72,6 +73,7 @@ func Open(ctx context.Context, cfg Config, opt Options) (*Enclosure, error) {
 		cfg:        cfg,
 		log:        opt.log(),
 		random:     opt.random(),
+		wall:       opt.Wall,
 		started:    time.Now(),
 		moves:      map[ee.UUID]*Move{},
 		fencing:    map[string]chan struct{}{},
@@ -90,6 +92,9 @@ func Open(ctx context.Context, cfg Config, opt Options) (*Enclosure, error) {
 	}
 	for i, c := range cfg.Slots {
 		e.slots = append(e.slots, newSlot(i, c))
+	}
+	if e.wall == nil {
+		e.wall = time.Now
 	}
 	e.roster.Store(&roster{cfg.Hosts, cfg.VMs})
 	e.loops.Store(&[]*loop{})

@@ -26,7 +26,7 @@ func (e *Enclosure) tell(ev Event) Event {
 	ev.Seq = e.lastEvent + 1
 	e.lastEvent = ev.Seq
 	ev.Uptime = time.Since(e.started)
-	ev.Wall = time.Now()
+	ev.Wall = e.wall()
 	if len(e.events) == eventRing {
 		e.events = e.events[1:]
 	}
