@@ -55,7 +55,7 @@ func setting(t *testing.T) (string, options) {
 func TestKills(t *testing.T) {
 	t.Parallel()
 	dir, o := setting(t)
-	o.runs = 30
+	o.runs = 24
 	r, err := campaign(t.Context(), dir, o)
 	if err != nil {
 		t.Fatal(err)
