@@ -16,15 +16,25 @@ import (
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// binaries is where the programs are that tests run; "" = none was built.
+var binaries string
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		if err := os.RemoveAll(binaries); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+		os.Exit(code)
+	}))
+}
 
 // programs builds batond and batonsim once for all tests.
-var programs = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "bkillbin")
-	if err != nil {
+var programs = sync.OnceValues(func() (dir string, err error) {
+	if binaries, err = os.MkdirTemp("", "bkillbin"); err != nil {
 		return "", err
 	}
-	return dir, build(context.Background(), dir)
+	return binaries, build(context.Background(), binaries)
 })
 
 // setting is a directory, which is short, and options for a test.
@@ -55,7 +65,7 @@ func setting(t *testing.T) (string, options) {
 func TestKills(t *testing.T) {
 	t.Parallel()
 	dir, o := setting(t)
-	o.runs = 30
+	o.runs = 24
 	r, err := campaign(t.Context(), dir, o)
 	if err != nil {
 		t.Fatal(err)

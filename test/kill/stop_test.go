@@ -21,7 +21,8 @@ const (
 )
 
 // stopIn sends SIGSTOP to the agent once f has written n pages or bytes of
-// registers. What f returned is there when its context has ended.
+// registers. What f returned is there when its context has ended. It returns nil
+// where f was over before the agent could be stopped, which then runs on.
 func (s *stage) stopIn(t *testing.T, n uint64, f func(ctx context.Context) error) <-chan error {
 	t.Helper()
 	base, err := s.hw.State(t.Context())
@@ -44,12 +45,21 @@ func (s *stage) stopIn(t *testing.T, n uint64, f func(ctx context.Context) error
 		}
 		select {
 		case err := <-answered:
-			t.Fatalf("it was over before %d writes: %v", n, err)
+			t.Logf("it was over before %d writes were seen: %v", n, err)
+			return nil
 		default:
 		}
 	}
 	if err := s.batond.signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
+	}
+	time.Sleep(100 * time.Millisecond) // an answer that was sent has come by then
+	if len(answered) > 0 {
+		if err := s.batond.signal(syscall.SIGCONT); err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("it was over before the agent was stopped: %v", <-answered)
+		return nil
 	}
 	return answered
 }
@@ -67,12 +77,21 @@ func unanswered(t *testing.T, began time.Time, err error) {
 // time that no answer came. When it goes on it does not do what has been
 // superseded: it meets the fence that was asked for meanwhile.
 func TestStoppedInMove(t *testing.T) {
-	for _, writes := range []uint64{1, 3, 10} { // of the store; of blocks; of registers
-		t.Run(fmt.Sprint(writes), func(t *testing.T) { t.Parallel(); stoppedInMove(t, writes) })
+	for _, writes := range []uint64{1, 5} { // the intent is written; the set is cut
+		t.Run(fmt.Sprint(writes), func(t *testing.T) {
+			t.Parallel()
+			for range 5 {
+				if stoppedInMove(t, writes) {
+					return
+				}
+			}
+			t.Error("the agent was never stopped in time")
+		})
 	}
 }
 
-func stoppedInMove(t *testing.T, writes uint64) {
+// stoppedInMove tells whether the agent was stopped before the move was over.
+func stoppedInMove(t *testing.T, writes uint64) bool {
 	dir, o := setting(t)
 	s, err := newStage(t.Context(), filepath.Join(dir, "w"), o, 1)
 	if err != nil {
@@ -91,6 +110,9 @@ func stoppedInMove(t *testing.T, writes uint64) {
 	r := mgmt.MoveRequest{ID: s.id(), VM: v.name, To: to, Preserve: true, WaitMS: 1000}
 	began := time.Now()
 	answered := s.stopIn(t, writes, func(ctx context.Context) error { _, err := s.agent.Move(ctx, r); return err })
+	if answered == nil {
+		return false
+	}
 	unanswered(t, began, <-answered)
 	// Somebody who only looks, and a cluster that fences, have no answer either.
 	short, cancel := context.WithTimeout(ctx, clientWait)
@@ -142,6 +164,7 @@ func stoppedInMove(t *testing.T, writes uint64) {
 	if owner, err := s.together(ctx, v); err != nil || owner != to {
 		t.Errorf("in the end it is with %q, %v; want %s", owner, err, to)
 	}
+	return true
 }
 
 // A fence that is stopped: no answer is no confirmation. Asked again it is
@@ -157,6 +180,9 @@ func TestStoppedInFence(t *testing.T) {
 	ctx, v := t.Context(), s.vms[1]
 	began := time.Now()
 	answered := s.stopIn(t, 1, func(ctx context.Context) error { _, err := s.agent.Fence(ctx, v.at); return err })
+	if answered == nil {
+		t.Fatal("the fence was over before the agent was stopped")
+	}
 	unanswered(t, began, <-answered)
 	time.Sleep(stopped)
 	// Its engine does not take writes when the agent wakes up.
