@@ -19,6 +19,11 @@ import (
 // clients is how many there are at the socket, each with one request at a time.
 const clients = 16
 
+// writers is how many requests may be under way that change something. One more
+// at each slot and some at hosts would only wait, and each that a kill leaves
+// without an answer multiplies what may have happened.
+const writers = 5
+
 // crowd is one segment under way.
 type crowd struct {
 	*stage
@@ -26,10 +31,13 @@ type crowd struct {
 	ids   *atomic.Int64 // of operations
 	moves *atomic.Int64 // assignments asked for, over all segments
 
-	mu    sync.Mutex
-	known state // what was last seen, to ask sensible things
-	ops   []operation
-	busy  int // answers that say nothing but that another has the slot
+	mu      sync.Mutex
+	known   state // what was last seen, to ask sensible things
+	ops     []operation
+	died    []int64       // see segment
+	writing chan struct{} // full while as many change something as may at once
+	atHost  [hosts]int    // requests to fence or unfence that are under way
+	busy    int           // answers that say nothing but that another has the slot
 }
 
 // client is one of them.
@@ -86,7 +94,12 @@ func (c *client) one(ctx context.Context, known state) {
 	if c.rng.IntN(2) == 0 && !sl.above {
 		in.expect = map[int]uint32{at: sl.gen}
 	}
-	switch p := c.rng.IntN(100); {
+	p := c.rng.IntN(100)
+	if p < 76 {
+		c.writing <- struct{}{}
+		defer func() { <-c.writing }()
+	}
+	switch {
 	case p < 40:
 		in.kind = move
 		c.move(ctx, in)
@@ -98,10 +111,15 @@ func (c *client) one(ctx context.Context, known state) {
 		c.release(ctx, in)
 	case p < 72:
 		h := known.hosts[in.host-1]
+		if !c.claim(in.host) {
+			return
+		}
+		defer c.yield(in.host)
 		in = input{id: in.id, host: in.host, kind: fenceRecord}
-		if !h.fenced && c.rng.IntN(3) == 0 {
+		switch {
+		case !h.fenced && c.rng.IntN(3) == 0:
 			c.fence(ctx, in)
-		} else {
+		case h.fenced || c.rng.IntN(8) == 0:
 			in.kind, in.epoch = unfence, h.epoch
 			if c.rng.IntN(8) == 0 {
 				in.epoch--
@@ -232,7 +250,7 @@ const waitPeer = 300 // ms
 func (c *client) move(ctx context.Context, in input) {
 	c.moves.Add(1)
 	req := mgmt.MoveRequest{ID: c.uuid(), VM: vmName(int(in.vm - 1)), To: hostName(int(in.host - 1)), Slots: names(in.set), Preserve: in.preserve, Expect: c.generations(in), WaitMS: waitPeer}
-	call, maybe := c.now(), false
+	call, maybe, lost := c.now(), false, int64(0)
 	for range 200 {
 		once, cancel := ctx, context.CancelFunc(func() {})
 		if c.rng.IntN(12) == 0 { // who goes away does not learn how it ended
@@ -243,14 +261,16 @@ func (c *client) move(ctx context.Context, in input) {
 		out, a := understand(err)
 		switch {
 		case a == unsent, err == nil && m.State == "running":
-			maybe = maybe || err == nil
+			if err == nil {
+				maybe, lost = true, c.now()
+			}
 			time.Sleep(5 * time.Millisecond)
 			if !maybe {
 				call = c.now()
 			}
 			continue
 		case a == unknown:
-			maybe = true
+			maybe, lost = true, c.now()
 			time.Sleep(2 * time.Millisecond)
 			continue
 		case a == nothing && maybe:
@@ -259,10 +279,12 @@ func (c *client) move(ctx context.Context, in input) {
 		case a == nothing:
 			c.tooBusy()
 			return
-		case err == nil && m.State == "blocked", err != nil && maybe:
-			// It is tried again by itself; or it was refused now, whatever came
-			// of it the first time.
+		case err == nil && m.State == "blocked": // it is tried again by itself
 			out = output{lost: true}
+		case err != nil && maybe:
+			// It was refused now, whatever came of it the first time.
+			c.add(operation{in: in, out: output{lost: true}, call: call, ret: lost})
+			return
 		case err == nil:
 			out = output{state: m.State, gen: counter(m.Generation)}
 			c.last = &sent{req, m, c.moves.Load()}
@@ -338,6 +360,24 @@ func (c *client) fence(ctx context.Context, in input) {
 		}
 		return out, err
 	})
+}
+
+// claim lets two at a time fence or unfence a host: a crowd of them would say
+// the same.
+func (c *client) claim(host int8) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.atHost[host-1] == 2 {
+		return false
+	}
+	c.atHost[host-1]++
+	return true
+}
+
+func (c *client) yield(host int8) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.atHost[host-1]--
 }
 
 func (c *client) unfence(ctx context.Context, in input) {

@@ -24,7 +24,8 @@ type operation struct {
 type segment struct {
 	from state
 	ops  []operation
-	end  output // the read at its end; the next one begins with it
+	died []int64 // when a new agent answered, after one was killed
+	end  output  // the read at its end; the next one begins with it
 }
 
 // shares are how hard a history was on the agent.
@@ -39,7 +40,7 @@ func (in input) isWrite() bool { return in.kind < lateUndo }
 // same time.
 func measure(segments []segment) (n shares) {
 	for _, g := range segments {
-		for i, op := range g.ops {
+		for _, op := range g.ops {
 			n.ops++
 			switch {
 			case op.out.code != "":
@@ -58,7 +59,6 @@ func measure(segments []segment) (n shares) {
 			}) {
 				n.overlapping++
 			}
-			_ = i
 		}
 	}
 	return n
@@ -76,45 +76,69 @@ func (op operation) touches() set {
 func percent(n, of int) float64 { return 100 * float64(n) / float64(max(of, 1)) }
 
 // patience is how long the checker may look for an order of one segment.
-const patience = 5 * time.Second
+const patience = 30 * time.Second
 
 // check looks for an order in which each operation could have been done at one
 // instant of its own.
 func check(g segment, patience time.Duration) porcupine.CheckResult {
-	return porcupine.CheckOperationsTimeout(model(g.from), g.history(), patience)
+	ops, late := g.history()
+	if len(late) > 64 {
+		return porcupine.Unknown
+	}
+	return porcupine.CheckOperationsTimeout(model(g.from, late), ops, patience)
 }
 
-// history is what porcupine checks. An operation without an answer may have its
-// effect at any time until the end, or after the last read, which is never.
-func (g segment) history() []porcupine.Operation {
+// history is what porcupine checks, and the effects of operations without an
+// answer. Those are not put in order by porcupine, which would try all orders of
+// what nobody saw: from when they began they are part of the state, as what may
+// come.
+func (g segment) history() (all []porcupine.Operation, late []input) {
 	end := int64(0)
+	deaths := make([]uint64, len(g.died))
 	for _, op := range g.ops {
 		end = max(end, op.ret)
-	}
-	var all []porcupine.Operation
-	add := func(op operation, in input) {
-		ret := op.ret
-		if op.out.lost {
-			ret = end + 3
-		}
-		all = append(all, porcupine.Operation{ClientId: op.client, Input: in, Output: op.out, Call: op.call, Return: ret})
-	}
-	for _, op := range g.ops {
-		add(op, op.in)
+		effects := []input{op.in}
 		more := op.in
-		switch {
-		case op.in.kind == fenceRecord && op.out.code == "":
+		switch op.in.kind {
+		case fenceRecord:
 			more.kind = fenceCut
-			add(op, more)
-		case op.out.lost && (op.in.kind == move || op.in.kind == attach):
+			effects = append(effects, more)
+		case move, attach:
 			more.kind = lateUndo
-			add(op, more)
+			effects = append(effects, more)
 		}
+		if op.out.lost {
+			b := input{kind: begin}
+			for _, in := range effects {
+				// Of the same unfence the second has no effect.
+				if k := slices.IndexFunc(late, func(o input) bool {
+					return in.kind == unfence && o.kind == unfence && o.host == in.host && o.epoch == in.epoch
+				}); k >= 0 {
+					b.late |= 1 << k
+					continue
+				}
+				b.late |= 1 << len(late)
+				// What recovery still may do is done by the next agent.
+				if i := slices.IndexFunc(g.died, func(t int64) bool { return op.ret <= t }); i >= 0 && in.kind != lateUndo && in.kind != fenceCut {
+					deaths[i] |= 1 << len(late)
+				}
+				late = append(late, in)
+			}
+			all = append(all, porcupine.Operation{ClientId: op.client, Input: b, Output: output{}, Call: op.call, Return: op.call})
+			continue
+		}
+		all = append(all, porcupine.Operation{ClientId: op.client, Input: op.in, Output: op.out, Call: op.call, Return: op.ret})
+		if op.in.kind == fenceRecord && op.out.code == "" {
+			all = append(all, porcupine.Operation{ClientId: op.client, Input: more, Output: op.out, Call: op.call, Return: op.ret})
+		}
+	}
+	for i, t := range g.died {
+		all = append(all, porcupine.Operation{ClientId: clients, Input: input{kind: died, late: deaths[i]}, Output: output{}, Call: t, Return: t})
 	}
 	if g.end.slots != nil {
 		all = append(all, porcupine.Operation{ClientId: clients, Input: input{kind: readSlots}, Output: g.end, Call: end + 1, Return: end + 2})
 	}
-	return all
+	return all, late
 }
 
 // culprit is the first operation without which everything before it could be
@@ -124,7 +148,7 @@ func culprit(g segment) string {
 	low, high := 0, len(ops) // the first low are fine, the first high are not
 	for high-low > 1 {
 		mid := (low + high) / 2
-		part := segment{from: g.from}
+		part := segment{from: g.from, died: g.died}
 		for i, op := range ops {
 			if i >= mid {
 				if op.call >= ops[mid-1].ret {

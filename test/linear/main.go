@@ -55,18 +55,21 @@ const (
 )
 
 // segmentOps is how many operations are between two rests.
-const segmentOps = 120
+const segmentOps = 300
 
 type options struct {
 	bin, bug string
 	ops      int
 	seed     uint64
+	log      io.Writer // of how far it is
 }
+
+func (o options) progress(format string, args ...any) { fmt.Fprintf(o.log, format+"\n", args...) }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	fs := flag.NewFlagSet("linear", flag.ContinueOnError)
 	fs.SetOutput(stderr)
-	var o options
+	o := options{log: stderr}
 	fs.StringVar(&o.bin, "bin", "", "directory that has batond already; \"\" = build it")
 	fs.StringVar(&o.bug, "bug", "", "fault that batond is built with (BATON_BUG); needs a batond of its own")
 	fs.IntVar(&o.ops, "ops", 1000, "operations at least")
@@ -143,6 +146,9 @@ func play(ctx context.Context, o options) (r result, err error) {
 	if err != nil {
 		return r, err
 	}
+	if err := s.unfence(ctx); err != nil { // a new store has every host fenced
+		return r, err
+	}
 	from, err := s.settle(ctx)
 	if err != nil {
 		return r, err
@@ -151,11 +157,11 @@ func play(ctx context.Context, o options) (r result, err error) {
 	var segments []segment
 	for total := 0; total < o.ops; {
 		seed := rand.New(rand.NewPCG(o.seed, uint64(len(segments))))
-		c := &crowd{stage: s, began: time.Now(), ids: &ids, moves: &moves, known: from}
+		c := &crowd{stage: s, began: time.Now(), ids: &ids, moves: &moves, known: from, writing: make(chan struct{}, writers)}
 		if err := c.segment(ctx, seed, &r); err != nil {
 			return r, err
 		}
-		g := segment{from: from, ops: c.ops}
+		g := segment{from: from, ops: c.ops, died: c.died}
 		// Operations that nobody waits for any more are finished before the end
 		// of the agent; what they left is found by its start.
 		if err := s.end(syscall.SIGTERM); err != nil {
@@ -178,14 +184,13 @@ func play(ctx context.Context, o options) (r result, err error) {
 		r.busy += c.busy
 		segments = append(segments, g)
 		total += len(g.ops)
-		fmt.Fprintf(os.Stderr, "DEBUG %d ops %v\n", len(g.ops), time.Since(began))
+		o.progress("segment %d: %d operations, %.0f s", len(segments), total, time.Since(began).Seconds())
 		switch check(g, patience) {
 		case porcupine.Illegal:
 			r.violations = append(r.violations, fmt.Sprintf("segment %d: no order explains these answers; the last one cannot be:\n%s", len(segments), culprit(g)))
 		case porcupine.Unknown:
 			r.violations = append(r.violations, fmt.Sprintf("segment %d: no order was found within %v; up to here there is one:\n%s", len(segments), patience, culprit(g)))
 		}
-		if len(r.violations) > 0 { fmt.Fprintln(os.Stderr, r.violations); return r, errors.New("DEBUG") }
 		r.truth = append(r.truth, s.truth()...)
 	}
 	r.segments, r.shares = len(segments), measure(segments)
@@ -262,7 +267,8 @@ func (r *crowd) disturb(ctx context.Context, seed *rand.Rand, done <-chan struct
 			if err := r.start(ctx); err != nil {
 				return err
 			}
-			kill = time.After(time.Duration(600+seed.IntN(1500)) * time.Millisecond)
+			r.died = append(r.died, r.now())
+			kill = time.After(time.Duration(1500+seed.IntN(1500)) * time.Millisecond)
 		case <-time.After(time.Duration(20+seed.IntN(100)) * time.Millisecond):
 			f := faults[seed.IntN(len(faults))]
 			f.Count, f.Skip, f.For = 1+seed.IntN(4), seed.IntN(20), 200*time.Millisecond

@@ -1,6 +1,9 @@
 package main
 
 import (
+	"hash/maphash"
+	"slices"
+
 	"github.com/anishathalye/porcupine"
 )
 
@@ -16,8 +19,9 @@ const (
 
 // state is small and comparable.
 type state struct {
-	slots [slots]slotState
-	hosts [hosts]hostState
+	slots   [slots]slotState
+	hosts   [hosts]hostState
+	waiting uint64 // effects of operations without an answer that have not come yet
 }
 
 type slotState struct {
@@ -51,12 +55,14 @@ const (
 	fenceCut
 	unfence
 	lateUndo // of an assignment that was not answered: by the agent's recovery
+	begin    // of an operation without an answer
+	died     // the agent that was asked: what it has not begun it never will
 	readSlots
 	readVerdict
 	readHosts
 )
 
-var kindText = [...]string{"move", "attach", "release", "ack", "fence", "fence: cut", "unfence", "late undo", "read slots", "read verdict", "read hosts"}
+var kindText = [...]string{"move", "attach", "release", "ack", "fence", "fence: cut", "unfence", "late undo", "begin", "death", "read slots", "read verdict", "read hosts"}
 
 // input is what was asked.
 type input struct {
@@ -69,6 +75,7 @@ type input struct {
 	mode     string // of release
 	epoch    uint32 // of unfence
 	expect   map[int]uint32
+	late     uint64 // of begin and died: which effects wait, or do no more
 }
 
 // set is a set of slots.
@@ -91,19 +98,84 @@ type output struct {
 	hosts map[int]hostState
 }
 
-// model is the sequential enclosure for porcupine, starting at from.
-func model(from state) porcupine.Model {
+// model is the sequential enclosure for porcupine, starting at from. late are
+// the effects that operations without an answer may have, each at any time after
+// its operation has begun, or never.
+func model(from state, late []input) porcupine.Model {
 	m := porcupine.NondeterministicModel{
 		Init: func() []any { return []any{from} },
 		Step: func(s, in, out any) []any {
 			var next []any
-			for _, n := range step(s.(state), in.(input), out.(output)) {
-				next = append(next, n)
+			now := []state{s.(state)}
+			if in.(input).kind == begin {
+				now[0].waiting |= in.(input).late
+				return []any{now[0]}
+			}
+			for _, n := range now[0].lateEffects(late) {
+				for _, n := range step(n, in.(input), out.(output)) {
+					next = append(next, n.withoutDead(late))
+				}
 			}
 			return next
 		},
+		Hash: func(s any) uint64 { return maphash.Comparable(hashSeed, s.(state)) },
 	}
 	return m.ToModel()
+}
+
+var hashSeed = maphash.MakeSeed()
+
+// lateEffects are s and all that it can have become without an answer.
+func (s state) lateEffects(late []input) []state {
+	all := []state{s}
+	seen := map[state]bool{s: true}
+	for i := 0; i < len(all); i++ {
+		for k, in := range late {
+			if all[i].waiting&(1<<k) == 0 {
+				continue
+			}
+			from := all[i]
+			from.waiting &^= 1 << k
+			for _, n := range step(from, in, output{lost: true}) {
+				if n == from {
+					continue // it may come yet
+				}
+				n = n.withoutDead(late)
+				if !seen[n] {
+					seen[n] = true
+					all = append(all, n)
+				}
+			}
+		}
+	}
+	return all
+}
+
+// withoutDead drops what can not come any more, so that states are found equal
+// that are.
+func (s state) withoutDead(late []input) state {
+	for k, in := range late {
+		if s.waiting&(1<<k) == 0 {
+			continue
+		}
+		dead := false
+		switch in.kind {
+		case unfence:
+			h := s.hosts[in.host-1]
+			dead = h.epoch > in.epoch || h.epoch == in.epoch && !h.fenced
+		case lateUndo:
+			began := slices.IndexFunc(late, func(o input) bool { return o.id == in.id && o.kind != lateUndo })
+			dead = s.waiting&(1<<began) == 0 && s.slots[in.first()].late != in.id
+		}
+		for i, g := range in.expect {
+			sl := s.slots[i]
+			dead = dead || in.kind != lateUndo && (sl.gen > g || sl.above && sl.gen == g)
+		}
+		if dead {
+			s.waiting &^= 1 << k
+		}
+	}
+	return s
 }
 
 // step returns what can be after an operation with that answer; none if it can
@@ -138,6 +210,9 @@ func step(s state, in input, out output) []state {
 		return either(before, out.lost, when(ok, s)...)
 	case lateUndo:
 		return either(s, true, s.lateUndo(in)...)
+	case died:
+		s.waiting &^= in.late
+		return []state{s}
 	}
 	return look(s, out)
 }
@@ -215,9 +290,6 @@ func (s *slotState) bind(gen uint32) bool {
 func (s *slotState) fresh(gen uint32) bool {
 	s.late, s.fromHost, s.fromVM = 0, 0, 0
 	if gen == 0 {
-		if s.above {
-			s.gen++
-		}
 		s.above = true
 		return true
 	}
@@ -280,10 +352,9 @@ func assignment(s state, in input, out output) []state {
 					n.slots[i].late, n.slots[i].fromHost, n.slots[i].fromVM = in.id, s.slots[i].host, s.slots[i].vm
 				}
 			}
-			can = append(can, n)
+			can = append(can, n) // and lateUndo may follow
 		}
-		can = append(can, s.undone(in)...)
-		return append(can, s.held(in)...)
+		return can
 	}
 	switch out.state {
 	case "done", "waiting":

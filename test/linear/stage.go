@@ -139,6 +139,17 @@ func (s *stage) start(ctx context.Context) error {
 	})
 }
 
+// unfence lets all hosts in.
+func (s *stage) unfence(ctx context.Context) error {
+	c := mgmt.Dial(s.path("baton.sock"))
+	defer c.Close()
+	all, err := c.Hosts(ctx)
+	for _, h := range all {
+		err = errors.Join(err, c.Unfence(ctx, h.Name, h.Epoch))
+	}
+	return err
+}
+
 // end ends batond: by SIGTERM, after which operations under way are finished,
 // or by SIGKILL.
 func (s *stage) end(by syscall.Signal) error {
