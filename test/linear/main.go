@@ -61,7 +61,8 @@ type options struct {
 	bin, bug string
 	ops      int
 	seed     uint64
-	log      io.Writer // of how far it is
+	log      io.Writer     // of how far it is
+	keep     func(segment) // is given each, if not nil
 }
 
 func (o options) progress(format string, args ...any) { fmt.Fprintf(o.log, format+"\n", args...) }
@@ -155,7 +156,7 @@ func play(ctx context.Context, o options) (r result, err error) {
 	}
 	var ids, moves atomic.Int64
 	var segments []segment
-	for total := 0; total < o.ops; {
+	for total := 0; total < o.ops && len(r.violations) == 0; {
 		seed := rand.New(rand.NewPCG(o.seed, uint64(len(segments))))
 		c := &crowd{stage: s, began: time.Now(), ids: &ids, moves: &moves, known: from, writing: make(chan struct{}, writers)}
 		if err := c.segment(ctx, seed, &r); err != nil {
@@ -183,6 +184,9 @@ func play(ctx context.Context, o options) (r result, err error) {
 		}
 		r.busy += c.busy
 		segments = append(segments, g)
+		if o.keep != nil {
+			o.keep(g)
+		}
 		total += len(g.ops)
 		o.progress("segment %d: %d operations, %.0f s", len(segments), total, time.Since(began).Seconds())
 		switch check(g, patience) {

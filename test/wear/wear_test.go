@@ -17,9 +17,9 @@ import (
 // mean of all.
 const limit = 1.10
 
-// short is how many moves a run of all tests makes: some 40 times round the
+// short is how many moves a run of all tests makes: some 20 times round the
 // store's pages.
-const short = 20_000
+const short = 10_000
 
 // TestWear moves one slot to and fro, BATON_WEAR times, and compares how often
 // each page of the store was written. Its line goes to the file BATON_WEAR_OUT.
@@ -52,7 +52,7 @@ func TestWear(t *testing.T) {
 // TestUnevenWearIsSeen shows that the figure catches a page that is written out
 // of turn: one of the store's pages is rewritten at every eighth move.
 func TestUnevenWearIsSeen(t *testing.T) {
-	const moves = 5_000
+	const moves = 1_000
 	wear := lifetime(t, moves, func(r *rig.Rig, i int) {
 		if i%8 == 0 {
 			rewrite(t, r, 100)
