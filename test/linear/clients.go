@@ -94,7 +94,7 @@ func (c *client) one(ctx context.Context, known state) {
 	if c.rng.IntN(2) == 0 && !sl.above {
 		in.expect = map[int]uint32{at: sl.gen}
 	}
-	p := c.rng.IntN(100)
+	p := c.rng.IntN(88)
 	if p < 76 {
 		c.writing <- struct{}{}
 		defer func() { <-c.writing }()
@@ -128,9 +128,9 @@ func (c *client) one(ctx context.Context, known state) {
 		}
 	case p < 76:
 		c.again(ctx)
-	case p < 87:
+	case p < 80:
 		c.verdict(ctx, at, in.id)
-	case p < 97:
+	case p < 86:
 		c.look(ctx, at, in.id)
 	default:
 		c.lookAtAll(ctx, in.id)
