@@ -56,6 +56,16 @@ KILLS ?= 1000
 kill: ## SIGKILL the agent KILLS times at random instants of what it does; seeds: docs/kill.md
 	$(GO) run ./test/kill -runs $(KILLS)
 
+WEAR ?= 1000000
+wear: ## WEAR moves by the whole agent on the simulator: how evenly the store's pages wear
+	@mkdir -p $(BUILD)
+	@BATON_WEAR=$(WEAR) BATON_WEAR_OUT=$(CURDIR)/$(BUILD)/wear.txt $(GO) test -count=1 -timeout 60m -run '^TestWear$$' ./test/wear > $(BUILD)/wear.log || { cat $(BUILD)/wear.log; exit 1; }
+	@cat $(BUILD)/wear.txt
+
+LINEAR_OPS ?= 10000
+linearizable: build ## 16 clients at batond's socket, with bus faults and kills: was each answer that of one thing after the other?
+	$(GO) run ./test/linear -bin $(BUILD)/bin -ops $(LINEAR_OPS)
+
 lint: ## gofmt, vet, staticcheck, revive, errcheck, ineffassign, errorlint, misspell, modernize; generated files and go.mod are fresh
 	@sh .ci/lint
 
@@ -74,4 +84,4 @@ gcc:
 
 include images/image.mk
 
-.PHONY: help build build-arm build-all demo test figures mutants test-arm fuzz lives faults kill lint size generate clean gcc
+.PHONY: help build build-arm build-all demo test figures mutants test-arm fuzz lives faults kill wear linearizable lint size generate clean gcc

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -153,7 +154,7 @@ func refusal(m syscall.NetlinkMessage) error {
 		attrs, _ := parseAttrs(m.Data[head:]) // words, nothing else hangs on them
 		for _, a := range attrs {
 			if a.kind == unix.NLMSGERR_ATTR_MSG {
-				err = fmt.Errorf("%w: %s", err, nl.BytesToString(a.value))
+				err = fmt.Errorf("%w: %s", err, text(a.value))
 			}
 		}
 	}
@@ -433,7 +434,7 @@ func parsePort(m []byte) (p seenPort, master int, err error) {
 	for _, a := range attrs {
 		switch a.kind {
 		case unix.IFLA_IFNAME:
-			p.name = nl.BytesToString(a.value)
+			p.name = text(a.value)
 		case unix.IFLA_MASTER:
 			if len(a.value) == 4 {
 				master = int(binary.NativeEndian.Uint32(a.value))
@@ -503,7 +504,7 @@ func parseLink(m []byte) (seen, error) {
 		for _, i := range info {
 			switch i.kind {
 			case nl.IFLA_INFO_KIND:
-				now.kind = nl.BytesToString(i.value)
+				now.kind = text(i.value)
 			case nl.IFLA_INFO_DATA:
 				if now.kind != "bridge" {
 					continue
@@ -556,4 +557,10 @@ func parseAttrs(b []byte) ([]attr, error) {
 		b = b[min(len(b), (n+unix.RTA_ALIGNTO-1)&^(unix.RTA_ALIGNTO-1)):]
 	}
 	return out, nil
+}
+
+// text is a string that ends with a zero, or with the attribute.
+func text(b []byte) string {
+	s, _, _ := strings.Cut(string(b), "\x00")
+	return s
 }

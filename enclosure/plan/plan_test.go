@@ -187,6 +187,11 @@ func FuzzDecodeRecords(f *testing.F) {
 				t.Errorf("host %+v, then %+v, %v", h, again, err)
 			}
 		}
+		if r, err := DecodeRoll(p); err == nil {
+			if again, err := DecodeRoll(r.Encode()); err != nil || again != r {
+				t.Errorf("roll %+v, then %+v, %v", r, again, err)
+			}
+		}
 		if i, err := DecodeAdopted(p); err == nil {
 			if again, err := DecodeAdopted(i.Encode()); err != nil || again != i {
 				t.Errorf("adopted %+v, then %+v, %v", i, again, err)
