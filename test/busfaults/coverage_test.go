@@ -1,6 +1,7 @@
 package busfaults
 
 import (
+	"fmt"
 	"reflect"
 	"slices"
 	"testing"
@@ -41,35 +42,44 @@ var harmful = map[string]map[string]string{
 	},
 }
 
-// TestCoverage fails where sim has a fault, or this package a fault or target,
-// that no line of the table has.
-func TestCoverage(t *testing.T) {
-	kinds, named, hit := map[sim.FaultKind]bool{}, map[string]bool{}, map[string]bool{}
-	for _, r := range rows(t) {
-		if r.fault.wire {
-			kinds[r.fault.kind] = true
-		}
-		named[r.fault.name] = true
-		hit[r.target.name] = true
-	}
-	for k := range sim.FaultKind(sim.FaultKinds) {
-		if !kinds[k] {
-			t.Errorf("sim.FaultKind %d is in no line of the table", k)
-		}
-		for _, tg := range targets {
-			if !slices.ContainsFunc(rows(t), func(r row) bool { return r.fault.wire && r.fault.kind == k && r.target == tg }) {
-				t.Errorf("sim.FaultKind %d does not meet target %s", k, tg.name)
-			}
-		}
-	}
-	for _, f := range faults {
-		if !named[f.name] {
-			t.Errorf("fault %q is in no line of the table", f.name)
+// uncovered tells which faults and targets are in none of rows.
+func uncovered(rows []row) []string {
+	var out []string
+	in := func(has func(r row) bool, what string, args ...any) {
+		if !slices.ContainsFunc(rows, has) {
+			out = append(out, fmt.Sprintf(what+" is in no line of the table", args...))
 		}
 	}
 	for _, tg := range targets {
-		if !hit[tg.name] {
-			t.Errorf("target %s is in no line of the table", tg.name)
+		in(func(r row) bool { return r.target == tg }, "target %s", tg.name)
+		for k := range sim.FaultKind(sim.FaultKinds) {
+			in(func(r row) bool { return r.fault.wire && r.fault.kind == k && r.target == tg }, "sim.FaultKind %d with target %s", k, tg.name)
+		}
+	}
+	for _, f := range faults {
+		in(func(r row) bool { return r.fault.name == f.name }, "fault %q", f.name)
+	}
+	return out
+}
+
+// TestCoverage fails where sim has a fault, or this package a fault or target,
+// that no line of the table has.
+func TestCoverage(t *testing.T) {
+	all, named := rows(t), map[string]bool{}
+	for _, r := range all {
+		named[r.fault.name] = true
+	}
+	for _, missing := range uncovered(all) {
+		t.Error(missing)
+	}
+	for _, f := range faults {
+		if len(uncovered(slices.DeleteFunc(slices.Clone(all), func(r row) bool { return r.fault.name == f.name }))) == 0 {
+			t.Errorf("nobody misses fault %q", f.name)
+		}
+	}
+	for _, tg := range targets {
+		if len(uncovered(slices.DeleteFunc(slices.Clone(all), func(r row) bool { return r.target == tg }))) == 0 {
+			t.Errorf("nobody misses target %s", tg.name)
 		}
 	}
 	for _, part := range []reflect.Type{reflect.TypeFor[*sim.Chip](), reflect.TypeFor[*sim.Slot]()} {
