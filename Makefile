@@ -49,6 +49,9 @@ LIVES ?= 5000
 lives: ## hunt: LIVES random lives of an enclosure, others at each run
 	$(GO) test ./enclosure -count=1 -run TestLives -timeout 60m -rapid.checks=$(LIVES) -rapid.shrinktime=60s
 
+model: ## search the protocol's model in full, its mutants and traces: 'model: states=N errors=0 mutants=N missed=0'
+	@$(GO) run ./test/model -build $(BUILD)
+
 lint: ## gofmt, vet, staticcheck, revive, errcheck, ineffassign, errorlint, misspell, modernize; generated files and go.mod are fresh
 	@sh .ci/lint
 

@@ -44,7 +44,7 @@
 #define B 2
 
 #define CLAIM(name, cond) name = (cond); assert(name)
-hidden byte flagNeverLies, notShy, guardHolds, shownBeforeLink, sameArming, evidenceOfNow, unreached;
+hidden byte flagNeverLies, notShy, guardHolds, shownBeforeLink, sameArming, unreached;
 
 #define REACH(name) unreached = 0; assert(unreached)
 
@@ -60,6 +60,7 @@ byte start = 1, startGen = 1;
 /* The engine and its device. */
 bit link = 1, guard = POLICY, latch, shown;
 byte resets = 1, epoch = 1, proven = 1;
+byte boot = 1;       /* which start of the engine the count is of: docs/protocol.md, open points */
 
 /* Messages on their way: what the host saw, of which generation. */
 byte readCount, readEpoch, readGen;             /* the timer has read, not yet posted */
@@ -70,6 +71,7 @@ byte ackCount, ackEpoch, ackGen, ackNonce;
 /* The host that has the slot. */
 mtype qemu = RUN;
 byte opened = 1;     /* the start that its QEMU is of */
+byte quotedCount, quotedEpoch, quotedBoot; /* what the last verdict that was acted on said */
 
 bit atIdle, kill, doubt;
 byte kills = KILLS, cuts = CUTS, restarts = RESTARTS, hits = HITS, moves = MOVES, fences = FENCES, starts = STARTS;
@@ -82,7 +84,12 @@ bit moved;           /* something reached the device that no baseline has yet */
 /* The fold of the records (plan.Slot.Flag). */
 #define FLAG (flagGen == gen -> flag : (flag == VOID -> VOID : (to == FREE -> ARMED : TARGET)))
 #define FIXED (flag == ARMED || flag == TARGET)
-#define CLEAN (proven != 0 && resets == proven && epoch == baseEpoch && (!FIXED || resets == base))
+#ifdef M_LATCH_IGNORED
+#define DOWN false
+#else
+#define DOWN latch   /* the engine went down since the last ack, which clears it */
+#endif
+#define CLEAN (proven != 0 && !DOWN && resets == proven && epoch == baseEpoch && (!FIXED || resets == base))
 #ifdef M_VERDICT_BY_COUNT_ONLY
 #define YES (FLAG != VOID && resets == base)
 #else
@@ -99,8 +106,13 @@ bit moved;           /* something reached the device that no baseline has yet */
 /* A reset from the host's side. */
 inline hostReset() {
 	if
+#ifdef NOGUARD
+	/* A profile whose engine has none; it can not be armed. */
+	:: link ->
+#else
 	:: link && !guard ->
 		CLAIM(guardHolds, clouded || !(FLAG == ARMED && flagGen == gen));
+#endif
 		resets++; moved = 1;
 		if :: qemu != RUN -> dirty = 1 :: else fi
 	:: else
@@ -113,7 +125,7 @@ inline record(what, count, when) {
 
 active proctype Agent() {
 	byte before, saw, next;
-	bit assigning, ok;
+	bit assigning, ok, latched;
 Begin:
 	{
 	atIdle = 0;
@@ -122,7 +134,7 @@ Doubt:
 	atomic {
 		if
 		:: (FLAG == ARMED || FLAG == TARGET) && !CLEAN -> record(VOID, 0, 0)
-		:: FLAG == SPENT && proven == 0 -> record(VOID, 0, 0)
+		:: FLAG == SPENT && (proven == 0 || DOWN) -> record(VOID, 0, 0)
 		:: else
 		fi
 	}
@@ -150,13 +162,13 @@ RecoverDoubt:
 		fi
 	}
 Idle:
-	atomic { before = 0; saw = 0; next = 0; assigning = 0; ok = 0; doubt = 0; atIdle = 1 }
+	atomic { before = 0; saw = 0; next = 0; assigning = 0; ok = 0; latched = 0; doubt = 0; atIdle = 1 }
 endIdle:
 	if
 	:: atomic { aliveGen -> atIdle = 0; goto Alive }
 	:: atomic { armGen -> atIdle = 0; goto Arm }
 	:: atomic { ackGen -> atIdle = 0; goto Ack }
-	:: atomic { (to != FREE && !link) || (latch && FLAG != VOID && !AWAITED && proven == 0 && flagGen == gen) -> atIdle = 0; goto Doubt }
+	:: atomic { (to != FREE && !link) || (latch && FLAG == SPENT && (proven == 0 || DOWN)) -> atIdle = 0; goto Doubt }
 	:: atomic { moves && to != FREE && link -> moves--; atIdle = 0; next = (to == A -> B : A); goto Move }
 	:: atomic { to == FREE && starts -> starts--; atIdle = 0; next = B; goto Move }
 	:: atomic { to == FREE && starts -> starts--; atIdle = 0; next = A; goto Move }
@@ -202,7 +214,7 @@ Arm:
 #endif
 #ifdef M_ARM_REPEAT_CLEARS
 			base = resets; proven = resets;
-			CLAIM(sameArming, base == saw || !dirty);
+			CLAIM(sameArming, base == saw && proven == saw);
 #endif
 			ok = 0
 		:: else
@@ -233,7 +245,7 @@ ArmRecord:
 	atomic {
 		if
 		:: ok -> record(ARMED, saw, next); moved = (resets != saw)
-		:: else -> record(VOID, 0, 0)
+		:: else -> record(VOID, 0, 0); moved = 1 /* something came since the host looked */
 		fi;
 		goto Idle
 	}
@@ -255,8 +267,11 @@ Ack:
 		ok = ok && AWAITED && link && FLAG != ARMED;
 #ifndef M_ACK_WITHOUT_VALUES
 		ok = ok && ackCount == resets && ackEpoch == epoch;
+#ifndef M_ACK_ACROSS_RESTART
+		ok = ok && quotedBoot == boot;
 #endif
-		saw = ackCount; next = ackEpoch;
+#endif
+		saw = ackCount; next = ackEpoch; latched = latch;
 #ifdef M_ACK_WITHOUT_VALUES
 		saw = resets; next = epoch;
 #endif
@@ -266,11 +281,11 @@ Ack:
 AckProve:
 	atomic { proven = saw }
 AckLatch:
-	atomic { latch = 0 }
+	atomic { latch = latch && !latched }
 AckAgain:
 	atomic {
 #ifndef M_ACK_WITHOUT_VALUES
-		if :: resets != saw || epoch != next || proven != saw -> goto Idle :: else fi
+		if :: resets != saw || epoch != next || proven != saw || DOWN -> goto Idle :: else fi
 #else
 		skip
 #endif
@@ -314,20 +329,12 @@ MoveIntent:
 		assigning = 1
 	}
 MoveCut:
-#ifdef M_MOVE_WITHOUT_GUARD
-	atomic { link = 0; shown = 0; guard = 0; qemu = GONE };
-#else
-	atomic { guard = 1; link = 0; shown = 0; qemu = GONE };
-#endif
+	atomic { guard = 1; link = 0; shown = 0; qemu = GONE }
 MoveReset:
 	atomic { if :: doubt -> resets++; before = resets; dirty = 1; moved = 1 :: else fi }
 MoveReload:
 	atomic {
-#ifndef M_LATE_RESET_UNSEEN
 		if :: !doubt && resets != before -> doubt = 1; resets++; dirty = 1; moved = 1 :: else fi
-#else
-		skip
-#endif
 	}
 MoveLink:
 #ifdef M_FLAG_AFTER_LINK
@@ -341,9 +348,7 @@ MoveLink:
 #endif
 MoveVoid:
 	atomic {
-#ifndef M_DOUBT_NOT_RECORDED
 		if :: doubt && FLAG != VOID -> record(VOID, 0, 0) :: else fi;
-#endif
 		goto Idle
 	}
 
@@ -356,7 +361,7 @@ FenceDoubt:
 	atomic {
 		if :: FLAG == ARMED && !CLEAN -> record(VOID, 0, 0) :: else fi;
 #ifdef T18
-		if :: YES && cuts < CUTS && !clouded -> REACH(T18) :: else fi;
+		if :: YES && cuts < CUTS && !dirty && !clouded -> REACH(T18) :: else fi;
 #endif
 #ifdef T19
 		if :: YES && gen == 3 && flag == SPENT -> REACH(T19) :: else fi;
@@ -364,7 +369,7 @@ FenceDoubt:
 		goto Idle
 	}
 	} unless {
-		atomic { kill -> kill = 0; atIdle = 0; doubt = 0; before = 0; saw = 0; next = 0; assigning = 0; ok = 0; goto Begin }
+		atomic { kill -> kill = 0; atIdle = 0; doubt = 0; before = 0; saw = 0; next = 0; assigning = 0; ok = 0; latched = 0; goto Begin }
 	}
 }
 
@@ -394,16 +399,25 @@ Started:	CLAIM(flagNeverLies, !YES || !dirty);
 #endif
 		if :: !YES -> moved = 1 :: else fi;
 		dirty = 0; qemu = RUN;
+		quotedCount = resets; quotedEpoch = epoch; quotedBoot = boot;
 		ackCount = resets; ackEpoch = epoch; ackGen = gen; ackNonce = opened }
 	:: atomic { qemu == RUN && atIdle && !kill && opened == start && AWAITED && !ackGen ->
-		/* Reconcile repeats an ack: the values of a verdict taken again. */
-Reconcile:	if :: FLAG == VOID || moved || YES -> ackCount = resets; ackEpoch = epoch; ackGen = gen; ackNonce = opened fi }
+Reconcile:	ackGen = gen; ackNonce = opened;
+#ifdef M_ACK_OF_VALUES_SEEN_LATER
+		ackCount = resets; ackEpoch = epoch
+#else
+		/* An ack that was lost is repeated with the values that were acted on. */
+		ackCount = quotedCount; ackEpoch = quotedEpoch
+#endif
+	}
 	:: atomic { !readGen && atIdle && !kill && !aliveGen && !armGen && to != FREE ->
 Read:		readCount = resets; readEpoch = epoch; readGen = gen }
 	:: atomic { readGen && qemu != GONE ->
 Post:		if
 		:: aliveCount = readCount; aliveEpoch = readEpoch; aliveGen = readGen
+#ifndef NOGUARD
 		:: qemu == RUN -> armCount = readCount; armEpoch = readEpoch; armGen = readGen
+#endif
 		fi;
 		readCount = 0; readEpoch = 0; readGen = 0 }
 	:: atomic { readGen && qemu == GONE -> readCount = 0; readEpoch = 0; readGen = 0 }
@@ -415,9 +429,9 @@ endChaos:
 	do
 	:: atomic { kills && !kill -> kills--; kill = 1 }
 	:: atomic { cuts && !kill -> cuts--; kill = 1;
-PowerCut:	link = 0; shown = 0; guard = 0; latch = 1; proven = 0; resets = 1; epoch++; dirty = 1; moved = 1; clouded = 1 }
+PowerCut:	boot++; link = 0; shown = 0; guard = 0; latch = 1; proven = 0; resets = 1; epoch++; dirty = 1; moved = 1; clouded = 1 }
 	:: atomic { restarts -> restarts--;
-EngineRestart:	link = 0; shown = 0; guard = 0; latch = 1; resets = 1; moved = 1; clouded = 1;
+EngineRestart:	boot++; link = 0; shown = 0; guard = 0; latch = 1; resets = 1; moved = 1; dirty = 1; clouded = 1;
 #ifndef M_RESTART_KEEPS_PROOF
 		proven = 0
 #else

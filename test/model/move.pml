@@ -178,7 +178,11 @@ endIdle:
 	:: atomic { wanted[B] -> atIdle = 0; wanted[B] = 0; h = B; goto FenceCut }
 	:: atomic { pending[A] && !wanted[A] -> atIdle = 0; h = A; goto FenceCut }
 	:: atomic { pending[B] && !wanted[B] -> atIdle = 0; h = B; goto FenceCut }
+#ifdef M_RETRY_NOT_AGAIN
+	:: atomic { false ->
+#else
 	:: atomic { blocked[0] || blocked[1] ->
+#endif
 Retry:		atIdle = 0; op = RETRYING; set = ((blocked[0] && blocked[1] && TOGETHER) -> ALL : (blocked[0] -> 1 : 2)); goto Compare }
 	:: atomic { !blocked[0] && !blocked[1] && !pending[A] && !pending[B] && !wanted[A] && !wanted[B] && (!AGREES(0) || !AGREES(1)) && !((dead[0] || dead[1])) ->
 Poll:		atIdle = 0; starting = 2; goto RecoverSet }
@@ -336,9 +340,6 @@ Commit:
 #endif
 		:: else
 		fi;
-#ifdef M_UNCONFIRMED_COMMIT
-		skip
-#endif
 	}
 	i = 0;
 Link:
@@ -411,9 +412,6 @@ Failed:
 		:: op == RECOVERING && why == UNREAD ->
 			if :: starting -> goto RecoverSet :: else -> goto Idle fi
 		:: op == RECOVERING && back && !committed && why == HARDWARE -> goto Undo
-#ifdef M_RETRY_NOT_CUT
-		:: op == RETRYING -> goto Idle
-#endif
 		:: else -> goto Block
 		fi
 	}
@@ -591,9 +589,6 @@ FenceAnswer:
 	atomic {
 		if
 		:: !open ->
-#ifdef M_FENCE_UNCONFIRMED
-			skip
-#endif
 			answered[h] = 1
 #ifdef T13
 		:: open && link[0] && live[0] == h -> REACH(T13)
@@ -685,5 +680,9 @@ EngineRestart:	link[0] = 0; expect[0] = FREE; loaded[0] = 1; live[0] = pageGroup
 /* Once faults are over, every set is where its records say, all of it, or cut. */
 #define settled (up && !dead[0] && !dead[1] && AGREES(0) && AGREES(1) && !blocked[0] && !blocked[1] && !pending[A] && !pending[B] && !wanted[A] && !wanted[B])
 #ifdef LIVE
+#ifdef FINALE
+ltl heldIsAttached { [] (finale -> <> (link[0] && link[1] && to[0] == to[1] && settled)) }
+#else
 ltl comesToRest { <>[] settled }
+#endif
 #endif
