@@ -70,4 +70,4 @@ gcc:
 
 include images/image.mk
 
-.PHONY: help build build-arm build-all demo test figures mutants test-arm fuzz lives lint size generate clean gcc
+.PHONY: help build build-arm build-all demo test figures mutants test-arm fuzz lives model lint size generate clean gcc

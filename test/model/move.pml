@@ -215,7 +215,7 @@ Validate:
 #endif
 		:: else
 		fi;
-#ifndef M_GENERATION_UNCHECKED
+#if !defined(M_GENERATION_UNCHECKED) && !defined(UNQUOTED)
 		if
 		:: (IN(0) && gen[0] != looked[m]) || (IN(1) && gen[1] != looked[m]) -> goto Idle
 		:: else
@@ -236,7 +236,9 @@ Validate:
 	}
 Intent:
 	atomic {
+#ifndef UNQUOTED
 		CLAIM(staleRefused, !outdated[m]);
+#endif
 		top++;
 		if :: IN(0) -> assign(0, MOVE, bound, m); barred[0] = 0 :: else fi;
 		if :: IN(1) -> assign(1, MOVE, bound, m); barred[1] = 0 :: else fi;
@@ -288,7 +290,6 @@ Tear:		if
 Written:		CLAIM(oneOwner, !link[i] || live[i] == to[i]);
 			CLAIM(generationForward, pageGen[i] <= gen[i]);
 			pageGroup[i] = to[i]; pageGen[i] = gen[i]; pageBad[i] = 0;
-			if :: kind[i] == UNDO || op == UNDOING -> barred[i] = (to[i] == A -> B : (to[i] == B -> A : barred[i])) :: else fi;
 			i++ }
 		:: atomic { dead[i] -> why = HARDWARE; i++ }
 		fi

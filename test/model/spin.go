@@ -18,6 +18,7 @@ type check struct {
 	name, model string
 	define      []string // without -D
 	live        bool     // progress under weak fairness, not assertions
+	first       bool     // it is built in haste: something is found soon
 }
 
 // result is what the verifier found.
@@ -35,8 +36,8 @@ const (
 
 // Bounds of one run, on one core.
 const (
-	memoryMax = 4096 // MiB
-	depthMax  = 2_000_000
+	memoryMax = 4096    // MiB
+	depthMax  = 100_000 // about fifty times what is needed
 	timeMax   = 10 * time.Minute
 )
 
@@ -72,7 +73,11 @@ func (s spin) check(ctx context.Context, c check) (result, error) {
 	if _, err := command(ctx, tmp, "spin", append(args, "-a", filepath.Join(s.dir, c.model))...); err != nil {
 		return result{}, err
 	}
-	compile := []string{"-O2", "-w", "-DCOLLAPSE", fmt.Sprintf("-DMEMLIM=%d", memoryMax), "-o", "pan", "pan.c"}
+	optimize := "-O2"
+	if c.first {
+		optimize = "-O0"
+	}
+	compile := []string{optimize, "-w", "-DCOLLAPSE", fmt.Sprintf("-DMEMLIM=%d", memoryMax), "-o", "pan", "pan.c"}
 	pan := []string{fmt.Sprintf("-m%d", depthMax)}
 	if c.live {
 		pan = append(pan, "-a", "-f")
