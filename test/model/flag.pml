@@ -90,14 +90,10 @@ bit moved;           /* something reached the device that no baseline has yet */
 #define DOWN latch   /* the engine went down since the last ack, which clears it */
 #endif
 #define CLEAN (proven != 0 && !DOWN && resets == proven && epoch == baseEpoch && (!FIXED || resets == base))
-#ifdef M_VERDICT_BY_COUNT_ONLY
-#define YES (FLAG != VOID && resets == base)
-#else
 #ifdef M_RESTART_KEEPS_PROOF
 #define YES (FLAG != VOID && resets == proven && epoch == baseEpoch)
 #else
 #define YES (FLAG != VOID && CLEAN)
-#endif
 #endif
 #define AWAITED (startGen == gen && flagStart < start)
 #define ACKED (startGen == gen || flagGen == gen)
@@ -404,7 +400,7 @@ Started:	CLAIM(flagNeverLies, !YES || !dirty);
 	:: atomic { qemu == RUN && atIdle && !kill && opened == start && AWAITED && !ackGen ->
 Reconcile:	ackGen = gen; ackNonce = opened;
 #ifdef M_ACK_OF_VALUES_SEEN_LATER
-		ackCount = resets; ackEpoch = epoch
+		ackCount = resets; ackEpoch = epoch; quotedBoot = boot
 #else
 		/* An ack that was lost is repeated with the values that were acted on. */
 		ackCount = quotedCount; ackEpoch = quotedEpoch

@@ -131,6 +131,16 @@ active proctype Agent() {
 	bit doCut[2], doWrite[2], doLoad[2], doLink[2];
 	bit committed, back, open;
 	byte i, m, h, starting, first;
+	atomic {
+#ifdef APART
+		/* Slot 2 joined the VM later; with HELD, it is held. */
+		gen[1] = 2; pageGen[1] = 2; top = 2;
+#ifdef HELD
+		kind[1] = HOLD; prior[1] = A; to[1] = FREE; pageGroup[1] = FREE; live[1] = FREE; link[1] = 0; expect[1] = FREE;
+#endif
+#endif
+		skip
+	}
 Start:
 	{
 	/* ---- recovery, at every start: fences first, then the sets ---- */
@@ -383,7 +393,10 @@ Done:
 		:: else
 		fi;
 #ifdef T16
-		if :: op == MOVING && kind[0] == MOVE && prior[0] == A && intent[2] -> REACH(T16) :: else fi;
+		if :: op == MOVING && set == ALL && to[0] == B && to[1] == B -> REACH(T16) :: else fi;
+#endif
+#ifdef T17
+		if :: op == MOVING && set == ALL && to[0] == B && to[1] == B -> REACH(T17) :: else fi;
 #endif
 #ifdef T24
 		if :: op == RETRYING && kind[first] == UNDO -> REACH(T24) :: else fi;
@@ -681,6 +694,14 @@ EngineRestart:	link[0] = 0; expect[0] = FREE; loaded[0] = 1; live[0] = pageGroup
 /* Once faults are over, every set is where its records say, all of it, or cut. */
 #define settled (up && !dead[0] && !dead[1] && AGREES(0) && AGREES(1) && !blocked[0] && !blocked[1] && !pending[A] && !pending[B] && !wanted[A] && !wanted[B])
 #ifdef LIVE
+/* So that standing still for ever is a cycle too. */
+active proctype Time() {
+	bit tick;
+	do
+	:: tick = 1 - tick
+	od
+}
+
 #ifdef FINALE
 ltl heldIsAttached { [] (finale -> <> (link[0] && link[1] && to[0] == to[1] && settled)) }
 #else

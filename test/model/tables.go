@@ -62,7 +62,6 @@ var mutants = []mutant{
 	{"M_ACK_ACROSS_RESTART", "flag.pml", []string{"KILLS=0", "RESTARTS=1", "HITS=1"}, "flagNeverLies", false},
 	{"M_LATCH_IGNORED", "flag.pml", []string{"KILLS=0", "RESTARTS=1", "HITS=1"}, "flagNeverLies", false},
 	{"M_RESTART_KEEPS_PROOF", "flag.pml", []string{"KILLS=0", "RESTARTS=1", "HITS=1"}, "flagNeverLies", false},
-	{"M_VERDICT_BY_COUNT_ONLY", "flag.pml", []string{"KILLS=0", "CUTS=1", "HITS=1", "MOVES=0", "FENCES=1", "STARTS=2"}, "flagNeverLies", false},
 	{"M_START_KEEPS_OLD_BASE", "flag.pml", []string{"HITS=2"}, "notShy", false},
 }
 
@@ -89,7 +88,8 @@ var traces = []trace{
 	{"T12", "move.pml", []string{"KILLS=0", "FAULTS=1"}},
 	{"T13", "move.pml", []string{"KILLS=0", "FAULTS=1", "FENCES=1"}},
 	{"T14", "move.pml", []string{"KILLS=0", "FENCES=2"}},
-	{"T16", "move.pml", []string{"SINGLE", "KILLS=0", "MOVES=2"}},
+	{"T16", "move.pml", []string{"KILLS=0", "APART", "UNQUOTED"}},
+	{"T17", "move.pml", []string{"KILLS=0", "APART", "HELD", "UNQUOTED"}},
 	{"T18", "flag.pml", []string{"KILLS=0", "CUTS=1", "HITS=0", "MOVES=0", "FENCES=1", "STARTS=1"}},
 	{"T19", "flag.pml", []string{"KILLS=0", "HITS=0", "MOVES=1", "FENCES=1", "STARTS=1"}},
 	{"T20", "flag.pml", []string{"KILLS=0", "HITS=0", "MOVES=0", "STARTS=1"}},
