@@ -663,7 +663,7 @@ Unfence:	skip }
 	:: atomic { link[0] && live[0] == B && expect[0] == B -> REACH(T11) }
 #endif
 #ifdef FINALE
-	:: atomic { up && !finale && atIdle && fences == 0 && kills == 0 && cuts == 0 && restarts == 0 && faults == 0 && !dead[0] && !dead[1] && to[0] == FREE && to[1] == FREE && gen[0] == gen[1] && !(fenced[A] && fenced[B]) && AGREES(0) && AGREES(1) ->
+	:: atomic { up && !finale && !pending[A] && !pending[B] && !wanted[A] && !wanted[B] && !blocked[0] && !blocked[1] && atIdle && fences == 0 && kills == 0 && cuts == 0 && restarts == 0 && faults == 0 && !dead[0] && !dead[1] && to[0] == FREE && to[1] == FREE && gen[0] == gen[1] && !(fenced[A] && fenced[B]) && AGREES(0) && AGREES(1) ->
 		finale = 1; looked[3] = gen[0]; outdated[3] = 0; requests[3] = 1 }
 #endif
 	od
