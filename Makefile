@@ -66,6 +66,9 @@ LINEAR_OPS ?= 10000
 linearizable: build ## 16 clients at batond's socket, with bus faults and kills: was each answer that of one thing after the other?
 	$(GO) run ./test/linear -bin $(BUILD)/bin -ops $(LINEAR_OPS)
 
+model: ## search the protocol's model in full, its mutants and traces: 'model: states=N errors=0 mutants=N missed=0'
+	@$(GO) run ./test/model -build $(BUILD)
+
 lint: ## gofmt, vet, staticcheck, revive, errcheck, ineffassign, errorlint, misspell, modernize; generated files and go.mod are fresh
 	@sh .ci/lint
 
@@ -84,4 +87,4 @@ gcc:
 
 include images/image.mk
 
-.PHONY: help build build-arm build-all demo test figures mutants test-arm fuzz lives faults kill wear linearizable lint size generate clean gcc
+.PHONY: help build build-arm build-all demo test figures mutants test-arm fuzz lives faults kill wear linearizable model lint size generate clean gcc
