@@ -49,6 +49,11 @@ LIVES ?= 5000
 lives: ## hunt: LIVES random lives of an enclosure, others at each run
 	$(GO) test ./enclosure -count=1 -run TestLives -timeout 60m -rapid.checks=$(LIVES) -rapid.shrinktime=60s
 
+POWERCUT ?= 10m
+powercut: ## cut the power for POWERCUT, at least a million different times in 10 minutes, in everything the agent does
+	$(GO) test -c -o $(BUILD)/powercut.test ./test/powercut
+	cd test/powercut && $(CURDIR)/$(BUILD)/powercut.test -test.run '^TestCampaign$$' -test.timeout 2h -powercut.for $(POWERCUT) -powercut.min $(if $(filter 10m,$(POWERCUT)),1000000,1)
+
 lint: ## gofmt, vet, staticcheck, revive, errcheck, ineffassign, errorlint, misspell, modernize; generated files and go.mod are fresh
 	@sh .ci/lint
 
@@ -67,4 +72,4 @@ gcc:
 
 include images/image.mk
 
-.PHONY: help build build-arm build-all demo test figures mutants test-arm fuzz lives lint size generate clean gcc
+.PHONY: help build build-arm build-all demo test figures mutants test-arm fuzz lives powercut lint size generate clean gcc

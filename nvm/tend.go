@@ -113,6 +113,15 @@ func (s *Store) relocate(ctx context.Context, batches ...*batch) error {
 	if len(recs) == 0 {
 		return nil
 	}
+	if bugged("nvm-free-early") {
+		for _, b := range batches {
+			for _, p := range b.pages {
+				if err := s.set(ctx, int(p), make([]byte, s.page)); err != nil {
+					return err
+				}
+			}
+		}
+	}
 	w, err := s.start(ctx, -s.pages, recs, true)
 	if err != nil {
 		return err
@@ -277,6 +286,11 @@ func (e *erasable) tend(ctx context.Context) (bool, error) {
 	s.mu.RUnlock()
 	if len(live) == 0 {
 		return false, nil
+	}
+	if bugged("nvm-erase-first") {
+		if err := e.er.Erase(ctx, int64(b)*int64(s.geom.Erase)); err != nil {
+			return true, err
+		}
 	}
 	return true, s.relocate(ctx, live...)
 }

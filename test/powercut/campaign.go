@@ -159,6 +159,12 @@ func (j *job) prepare(t testing.TB) {
 	}
 	w.done = func() {}
 	o := rig.Options{Slots: j.op.slots, Buses: j.op.buses, Shared: j.medium.shared, Policy: j.op.policy, Bare: true}
+	v := &watcher{TB: t}
+	defer func() {
+		for _, f := range v.fails {
+			j.broken = append(j.broken, fmt.Sprintf("-run %s -medium %s, not cut: %s", j.op.name, j.medium.name, f))
+		}
+	}()
 	w.Rig = rig.New(t, o)
 	w.connect()
 	w.done = j.place(&w.Config, w.m)
@@ -182,7 +188,9 @@ func (j *job) prepare(t testing.TB) {
 		}
 	}
 	var err error
+	w.T = v
 	j.points = j.record(&w, false, func() { err = j.op.do(w.Rig) })
+	w.T = t
 	if err != nil {
 		t.Fatalf("%s: %v", j.name(), err)
 	}

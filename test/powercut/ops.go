@@ -31,7 +31,6 @@ type op struct {
 	// do has returned.
 	want  []string
 	loose bool // slots may be apart, blocked or free: look says what is right
-	hand  bool // something that people do, while the power stays on
 }
 
 const (
@@ -184,7 +183,7 @@ var ops = slices.Concat(moves(), []op{
 		r.W.Slot("gpu0").SetEngine(ee.EngineID, newMAC)
 		r.Restart()
 		return nil
-	}, do: adopt, want: []string{no, yes}, look: adopted, loose: true, hand: true},
+	}, do: adopt, want: []string{no, yes}, look: adopted, loose: true},
 	{name: "adopt-blank", slots: 1, buses: 1, setup: after(func(r *rig.Rig) error {
 		r.W.Chip("gpu0").SetImage(bytes.Repeat([]byte{0xFF}, 32768))
 		return nil
@@ -198,14 +197,14 @@ var ops = slices.Concat(moves(), []op{
 	}), do: func(r *rig.Rig) error {
 		_, err := r.E.Resolve(r.Ctx(), rig.UUID(1), []string{"gpu1"}, "test")
 		return err
-	}, want: []string{no, yes}, look: dropped, loose: true, hand: true},
+	}, want: []string{no, yes}, look: dropped, loose: true},
 	{name: "force-free", slots: 1, buses: 1, setup: after(func(r *rig.Rig) error {
 		r.W.Bus("bus0").Inject(sim.Fault{Kind: sim.NACKAddr, Addr: 0x60, Only: sim.WriteOp})
 		_ = release(enclosure.ReleaseHold)(r) // its cut can not be carried out
 		r.W.Bus("bus0").ClearFaults()
 		return nil
 	}), do: func(r *rig.Rig) error { return r.E.ForceFree(r.Ctx(), "gpu0", "gpu0", "test") },
-		want: []string{no, yes}, look: freed, loose: true, hand: true},
+		want: []string{no, yes}, look: freed, loose: true},
 	{name: "reset", slots: 1, buses: 1, setup: after(move), do: func(r *rig.Rig) error {
 		return r.E.Reset(r.Ctx(), enclosure.ResetRequest{Slot: "gpu0", Gen: r.Gen("gpu0"), By: "test"})
 	}, want: []string{moved}},

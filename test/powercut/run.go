@@ -24,7 +24,9 @@ type campaign struct {
 	jobs    []*job
 	took    time.Duration
 	mu      sync.Mutex
-	clean   int // jobs that have not been prepared yet are above
+	first   bool // end with the first violation
+	found   bool
+	clean   int // jobs below have been given to a worker
 	turn    int
 	started time.Time
 }
@@ -51,7 +53,7 @@ func (c *campaign) execute(t *testing.T, s slice) {
 				c.each(t, func() *job {
 					c.mu.Lock()
 					defer c.mu.Unlock()
-					if c.clean == len(c.jobs) {
+					if c.clean == len(c.jobs) || c.first && c.found {
 						return nil
 					}
 					c.clean++
@@ -64,7 +66,7 @@ func (c *campaign) execute(t *testing.T, s slice) {
 				c.each(t, func() *job {
 					c.mu.Lock()
 					defer c.mu.Unlock()
-					if time.Since(c.started) >= s.until {
+					if time.Since(c.started) >= s.until || c.first && c.found {
 						return nil
 					}
 					c.turn++
@@ -80,6 +82,9 @@ func (c *campaign) execute(t *testing.T, s slice) {
 func (c *campaign) each(t *testing.T, get func() *job, do func(*testing.T, *job)) {
 	for j := get(); j != nil; j = get() {
 		synctest.Test(t, func(t *testing.T) { do(t, j) })
+		c.mu.Lock()
+		c.found = c.found || len(j.broken) > 0
+		c.mu.Unlock()
 	}
 }
 
