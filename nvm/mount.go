@@ -77,9 +77,6 @@ func mount(ctx context.Context, m Medium, opt Options) (*Store, Report, error) {
 // mountScan is mount that also tells what was read. as, if not nil, is the
 // incarnation to go by, whatever the format records say.
 func mountScan(ctx context.Context, m Medium, opt Options, as *uint32) (*Store, Report, *scan, error) {
-	if bugged("nvm-torn-head") {
-		opt.Suspect = false
-	}
 	s, err := newStore(m, opt)
 	if err != nil {
 		return nil, Report{}, nil, err

@@ -287,11 +287,6 @@ func (e *erasable) tend(ctx context.Context) (bool, error) {
 	if len(live) == 0 {
 		return false, nil
 	}
-	if bugged("nvm-erase-first") {
-		if err := e.er.Erase(ctx, int64(b)*int64(s.geom.Erase)); err != nil {
-			return true, err
-		}
-	}
 	return true, s.relocate(ctx, live...)
 }
 

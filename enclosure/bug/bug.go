@@ -34,11 +34,9 @@ const (
 
 	// These are in nvm, which imports nothing of ours: it knows them by the same
 	// names.
-	TornHead   Bug = "nvm-torn-head"   // a mount trusts a newest page that may be torn
-	EarlyAck   Bug = "nvm-early-ack"   // a record is acknowledged in its write cycle
-	FreeEarly  Bug = "nvm-free-early"  // compaction clears what it moves before the copy is there
-	EraseFirst Bug = "nvm-erase-first" // a flash block is erased before what is needed of it is copied
+	EarlyAck  Bug = "nvm-early-ack"  // a record is acknowledged in its write cycle
+	FreeEarly Bug = "nvm-free-early" // compaction clears what it moves before the copy is there
 )
 
 // Campaign lists the bugs that the power-cut campaign must notice.
-var Campaign = []Bug{Together, UndoForward, RecordLate, FenceInRAM, GoneFree, TornHead, EarlyAck, FreeEarly, EraseFirst}
+var Campaign = []Bug{Together, UndoForward, RecordLate, FenceInRAM, GoneFree, EarlyAck, FreeEarly}
