@@ -51,7 +51,7 @@ lives: ## hunt: LIVES random lives of an enclosure, others at each run
 
 POWERCUT ?= 10m
 powercut: ## cut the power for POWERCUT, at least a million different times in 10 minutes, in everything the agent does
-	$(GO) test -c -o $(BUILD)/powercut.test ./test/powercut
+	mkdir -p $(BUILD) && $(GO) test -c -o $(BUILD)/powercut.test ./test/powercut
 	cd test/powercut && $(CURDIR)/$(BUILD)/powercut.test -test.run '^TestCampaign$$' -test.timeout 2h -powercut.for $(POWERCUT) -powercut.min $(if $(filter 10m,$(POWERCUT)),1000000,1)
 
 lint: ## gofmt, vet, staticcheck, revive, errcheck, ineffassign, errorlint, misspell, modernize; generated files and go.mod are fresh
