@@ -69,6 +69,11 @@ linearizable: build ## 16 clients at batond's socket, with bus faults and kills:
 model: ## search the protocol's model in full, its mutants and traces: 'model: states=N errors=0 mutants=N missed=0'
 	@$(GO) run ./test/model -build $(BUILD)
 
+POWERCUT ?= 10m
+powercut: ## cut the power for POWERCUT, at least a million different times in 10 minutes, in everything the agent does
+	mkdir -p $(BUILD) && $(GO) test -c -o $(BUILD)/powercut.test ./test/powercut
+	cd test/powercut && $(CURDIR)/$(BUILD)/powercut.test -test.run '^TestCampaign$$' -test.timeout 2h -powercut.for $(POWERCUT) -powercut.min $(if $(filter 10m,$(POWERCUT)),1000000,1)
+
 lint: ## gofmt, vet, staticcheck, revive, errcheck, ineffassign, errorlint, misspell, modernize; generated files and go.mod are fresh
 	@sh .ci/lint
 
@@ -87,4 +92,4 @@ gcc:
 
 include images/image.mk
 
-.PHONY: help build build-arm build-all demo test figures mutants test-arm fuzz lives faults kill wear linearizable model lint size generate clean gcc
+.PHONY: help build build-arm build-all demo test figures mutants test-arm fuzz lives faults kill wear linearizable model powercut lint size generate clean gcc

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"baton/ee"
+	"baton/enclosure/bug"
 	"baton/enclosure/plan"
 	"baton/nvm"
 )
@@ -120,6 +121,10 @@ func (e *Enclosure) putHost(ctx context.Context, name string, h plan.Host) error
 		if err := e.putRoll(ctx); err != nil {
 			return err
 		}
+	}
+	if bug.Is(bug.FenceInRAM) && h.Fenced {
+		(&writing{e: e, recs: []record{e.hostRecord(name, h)}}).apply()
+		return nil
 	}
 	return e.put(ctx, nvm.Urgent, e.hostRecord(name, h))
 }
@@ -285,6 +290,9 @@ func (w *writing) finish(ctx context.Context) error {
 
 // settle waits for the write cycle and reads back. It lets go of the store.
 func (w *writing) settle(ctx context.Context) error {
+	if bug.Is(bug.RecordLate) && w.p == nil {
+		return nil
+	}
 	err := w.p.Finish(ctx)
 	if err == nil {
 		return nil
@@ -460,7 +468,7 @@ func (e *Enclosure) load() (problems []string) {
 		switch key[:1] {
 		case plan.PrefixAssignment:
 			a, err := plan.DecodeAssignment(key, value)
-			if err == nil {
+			if err == nil && !(bug.Is(bug.UndoForward) && a.Kind == plan.KindUndo) {
 				e.all[a.Gen] = a
 			}
 			return err

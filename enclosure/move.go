@@ -247,7 +247,13 @@ func (e *Enclosure) assign(ctx context.Context, a plan.Assignment, slots []*slot
 		}
 	}
 	// The intent's write cycle is the time in which the slots are read.
-	intent, err := e.begin(work, nvm.Urgent, e.assignmentRecord(a))
+	var intent *writing
+	var err error
+	if bug.Is(bug.RecordLate) {
+		intent = &writing{e: e, recs: []record{e.assignmentRecord(a)}}
+	} else {
+		intent, err = e.begin(work, nvm.Urgent, e.assignmentRecord(a))
+	}
 	if err != nil {
 		e.forget(m)
 		return Move{}, e.refused(by, err)
@@ -284,6 +290,9 @@ func (e *Enclosure) assign(ctx context.Context, a plan.Assignment, slots []*slot
 	p := e.prepare(items, a, vm, step)
 	if f := p.run(work); f != nil {
 		return e.fail(ctx, p, f, m, slots, wait, by)
+	}
+	if bug.Is(bug.RecordLate) {
+		_ = e.put(work, nvm.Urgent, intent.recs...)
 	}
 	e.concludeDoubt(ctx, p)
 	return e.awaitPeers(ctx, p, m, wait, by), nil

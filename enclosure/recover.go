@@ -195,6 +195,8 @@ func (e *Enclosure) settle(ctx context.Context, s *slot) {
 		taken = plan.TakenFrom(*page)
 	}
 	switch {
+	case bug.Is(bug.GoneFree) && page == nil && isBlockError(s.pageErr):
+		adopt(plan.Assignment{To: ee.GroupFree, Gen: e.reserveGen()}, plan.NoReason, "no config block; the slot is free")
 	case page != nil && page.Generation.Incarnation == e.inc && page.Generation.Counter > st.Now.Gen && !e.knows(&taken, s.index):
 		// The store lost the record of what the page has. The page is a good
 		// copy, and it is what hosts see. Where no page of the store is damaged,

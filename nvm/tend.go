@@ -113,6 +113,15 @@ func (s *Store) relocate(ctx context.Context, batches ...*batch) error {
 	if len(recs) == 0 {
 		return nil
 	}
+	if bugged("nvm-free-early") {
+		for _, b := range batches {
+			for _, p := range b.pages {
+				if err := s.set(ctx, int(p), make([]byte, s.page)); err != nil {
+					return err
+				}
+			}
+		}
+	}
 	w, err := s.start(ctx, -s.pages, recs, true)
 	if err != nil {
 		return err

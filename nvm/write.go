@@ -71,7 +71,12 @@ func (s *Store) start(ctx context.Context, reserve int, recs []Record, moved boo
 
 // finish reads the last part back and publishes the batch.
 func (s *Store) finish(ctx context.Context, w *writing) error {
-	if err := s.check(ctx, w); err != nil {
+	if bugged("nvm-early-ack") {
+		s.mu.Lock()
+		s.x.claim(w.b, w.page)
+		s.mu.Unlock()
+		s.lay.wrote(w.page)
+	} else if err := s.check(ctx, w); err != nil {
 		return s.giveUp(ctx, w, err)
 	}
 	s.publish(w)

@@ -23,3 +23,20 @@ const (
 
 // All lists the bugs in the order of the invariants.
 var All = []Bug{OneOwner, Together, PowerCut, Flag, Fencing, Once, Closed, ReadBack, NothingSilent, OldTenant}
+
+// Bugs of recovery and of the store. What they break shows after a power cut
+// only; test/powercut must notice each.
+const (
+	UndoForward Bug = "undo-forward" // recovery does not know undos, and carries the move forward
+	RecordLate  Bug = "record-late"  // the record of a move is written after the config blocks
+	FenceInRAM  Bug = "fence-in-ram" // a fence is acknowledged and not recorded
+	GoneFree    Bug = "gone-free"    // recovery takes a torn config block for a new slot's
+
+	// These are in nvm, which imports nothing of ours: it knows them by the same
+	// names.
+	EarlyAck  Bug = "nvm-early-ack"  // a record is acknowledged in its write cycle
+	FreeEarly Bug = "nvm-free-early" // compaction clears what it moves before the copy is there
+)
+
+// Campaign lists the bugs that the power-cut campaign must notice.
+var Campaign = []Bug{Together, UndoForward, RecordLate, FenceInRAM, GoneFree, EarlyAck, FreeEarly}

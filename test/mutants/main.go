@@ -1,5 +1,6 @@
 // Command mutants puts one bug after the other into the agent and expects the
-// test of the invariant that it breaks, and no other, to fail. It ends with a
+// test of the invariant that it breaks, and no other, to fail; and the bugs of
+// recovery and store, which the power-cut campaign must notice. It ends with a
 // line "mutants: run=N missed=M" and exit status 1 if M is not 0.
 package main
 
@@ -57,17 +58,54 @@ func run(ctx context.Context, out io.Writer) error {
 		}
 		fmt.Fprintf(out, "%-15s fails %s\n", b, strings.Join(failed, " "))
 	}
-	more, err := runFaults(ctx, dir, out)
-	if err != nil {
-		return err
+	for _, more := range []func(context.Context, string, io.Writer) (int, error){runFaults, campaign} {
+		n, err := more(ctx, dir, out)
+		if err != nil {
+			return err
+		}
+		missed += n
 	}
-	missed += more
-	fmt.Fprintf(out, "mutants: run=%d missed=%d\n", len(bug.All)+len(bug.Faults), missed)
+	fmt.Fprintf(out, "mutants: run=%d missed=%d\n", len(bug.All)+len(bug.Faults)+len(bug.Campaign), missed)
 	if missed > 0 {
 		return fmt.Errorf("%d bugs were not caught by their test alone", missed)
 	}
 	return nil
 }
+
+// campaign runs the power-cut campaign's slice with each of its bugs. A run that
+// ends in any other way than by a violation has noticed nothing.
+func campaign(ctx context.Context, dir string, out io.Writer) (missed int, err error) {
+	bin := filepath.Join(dir, "powercut.test")
+	build := exec.CommandContext(ctx, "go", "test", "-c", "-tags", "batonbug", "-o", bin, "./test/powercut")
+	if text, err := build.CombinedOutput(); err != nil {
+		return 0, fmt.Errorf("%w\n%s", err, text)
+	}
+	slice := func(b bug.Bug) ([]byte, error) {
+		cmd := exec.CommandContext(ctx, bin, "-test.run", "^TestCampaign$", "-test.timeout", "5m", "-powercut.first")
+		cmd.Env = append(os.Environ(), "BATON_BUG="+string(b))
+		cmd.Dir = filepath.Join("test", "powercut")
+		return cmd.CombinedOutput()
+	}
+	if text, err := slice(""); err != nil {
+		return 0, fmt.Errorf("without any bug, the campaign fails: %w\n%s", err, text)
+	}
+	for _, b := range bug.Campaign {
+		text, err := slice(b)
+		if ctx.Err() != nil {
+			return missed, ctx.Err()
+		}
+		found := violation.FindSubmatch(text)
+		if err == nil || found == nil {
+			missed++
+			fmt.Fprintf(out, "%s\n%-15s not noticed by the campaign\n", text, b)
+			continue
+		}
+		fmt.Fprintf(out, "%-15s cut: %s\n", b, found[1])
+	}
+	return missed, nil
+}
+
+var violation = regexp.MustCompile(`(?m)^violation: (.{1,150})`)
 
 var failLine = regexp.MustCompile(`(?m)^--- FAIL: (\w+)`)
 

@@ -32,6 +32,7 @@ type Options struct {
 	Switch     bool   // slots have ports of a switch
 	Shared     bool   // the store shares the chip of gpu0
 	Fenced     bool   // hosts are left fenced, as after a format
+	Bare       bool   // nothing was formatted yet: no agent is started
 	Seed       uint64 // of all that the agent and the world take at random
 	Sim        func(*sim.Spec)
 	Config     func(*enclosure.Config)
@@ -123,6 +124,10 @@ func New(t testing.TB, o Options) *Rig {
 		o.Sim(&spec)
 	}
 	r.connect(o, sim.New(spec))
+	if o.Bare {
+		r.cancel = func() {}
+		return r
+	}
 	r.Start(enclosure.Options{})
 	if !o.Fenced {
 		for _, h := range r.Config.Hosts {
