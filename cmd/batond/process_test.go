@@ -479,9 +479,20 @@ func TestNotify(t *testing.T) {
 		}
 	}
 	p.end()
-	_ = conn.Close()
+	// What the agent has said is read before this.
+	over, err := net.Dial("unixgram", b.path("notify"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer over.Close()
+	if _, err := over.Write([]byte("END")); err != nil {
+		t.Fatal(err)
+	}
 	last := ""
 	for s := range said {
+		if s == "END" {
+			break
+		}
 		last = s
 	}
 	if last != "STOPPING=1" {

@@ -212,15 +212,6 @@ func (m eraser) Erase(ctx context.Context, off int64) error {
 	return nil
 }
 
-// poke changes a byte as age does.
-func (m *memory) poke(off int64, mask byte) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	page, in := int(off)/m.g.Page, int(off)%m.g.Page
-	m.cells[page] = slices.Clone(m.cells[page])
-	m.cells[page][in] ^= mask
-}
-
 // writing tells whether the kind of tear makes a difference now.
 func (m *memory) writing() bool {
 	return m != nil && len(m.cycle.old) > 0 && m.clock() < m.cycle.until
