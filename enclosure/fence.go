@@ -274,6 +274,8 @@ func (e *Enclosure) completeFence(ctx context.Context, h HostConfig) ([]string, 
 	if len(all) == 0 {
 		return nil, nil
 	}
+	// Whether a move had arrived is seen before the cut.
+	held := e.holdRecords(slots)
 	// The cut comes first: it is what is waited for, and it needs no record.
 	// Each step has a time of its own: a bus on which all transfers time out
 	// must not use up that of the record.
@@ -281,7 +283,7 @@ func (e *Enclosure) completeFence(ctx context.Context, h HostConfig) ([]string, 
 	open, p := e.cutFrom(cutting, h, all)
 	cancel()
 	if len(slots) > 0 {
-		if err := e.put(ctx, nvm.Urgent, e.holdRecords(slots)...); err != nil {
+		if err := e.put(ctx, nvm.Urgent, held...); err != nil {
 			e.setPending(h.Name, all)
 			return nil, err
 		}

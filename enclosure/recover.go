@@ -690,12 +690,30 @@ func (e *Enclosure) holdRecords(set []*slot) []record {
 }
 
 // mayEnd tells whether a hold ends the move that brought s where it is; one
-// that is over keeps its outcome.
+// that is over keeps its outcome. Of one that a former agent carried out only
+// its traces tell: where it had arrived it may have been answered as done.
 func (e *Enclosure) mayEnd(s *slot) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	m := e.moves[s.st.Now.ID]
-	return e.joint(s) && (m == nil || m.State == MoveRunning || m.State == MoveBlocked)
+	switch m := e.moves[s.st.Now.ID]; {
+	case !e.joint(s):
+		return false
+	case m != nil:
+		return m.State == MoveRunning || m.State == MoveBlocked
+	}
+	return slices.ContainsFunc(e.slots, func(o *slot) bool {
+		return o.st.Now.Gen == s.st.Now.Gen && !o.arrived()
+	})
+}
+
+// arrived tells whether the slot was last seen as its newest assignment wants
+// it: its page, and its engine where that can be read. Enclosure.mu is held.
+func (s *slot) arrived() bool {
+	b, now := s.block, s.st.Now
+	if s.fault != nil || s.blocked != nil || b == nil || b.Generation.Counter != now.Gen || b.Group != now.To {
+		return false
+	}
+	return !s.can(ee.CapStatus|ee.CapLinkControl) || s.readErr == nil && s.live.Group == now.To && s.live.Control&ee.CtlLink != 0
 }
 
 func names(slots []*slot) []string {
