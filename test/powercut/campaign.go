@@ -305,7 +305,7 @@ func (j *job) cut(tb testing.TB, p point, at path, last uint32, deep bool) (poin
 		w.W.SetTear(t)
 		w.W.PowerCut()
 		if w.m != nil {
-			w.m.powerCut(t)
+			w.m.powerCut(t, w.W.Now())
 		}
 	}
 	w.W.ClearRecord() // the clean run has been looked at
@@ -359,9 +359,10 @@ func (j *job) cutLoading(w *world) {
 	w.W.SetTear(t)
 	w.W.PowerCut()
 	if w.m != nil {
-		w.m.powerCut(t)
-		w.W.OnCut(func() { w.m.powerCut(t) })
+		w.m.powerCut(t, w.W.Now())
 	}
+	var gone time.Time // the world is locked while it tells
+	w.W.OnCut(func() { gone = time.Now() })
 	time.Sleep(time.Second)
 	w.W.Slot("gpu0").CutDuringLoad()
 	w.W.SetTear(t)
@@ -371,6 +372,9 @@ func (j *job) cutLoading(w *world) {
 	w.Stop()
 	if w.W.Powered() {
 		w.T.Fatalf("power did not go while the engine loads")
+	}
+	if w.m != nil {
+		w.m.powerCut(t, w.W.Now()-time.Since(gone))
 	}
 }
 

@@ -214,13 +214,23 @@ func (m eraser) Erase(ctx context.Context, off int64) error {
 
 // writing tells whether the kind of tear makes a difference now.
 func (m *memory) writing() bool {
-	return m != nil && len(m.cycle.old) > 0 && m.clock() < m.cycle.until
+	if m == nil {
+		return false
+	}
+	now := m.clock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.cycle.underway(now)
 }
 
-// powerCut tears what is being written.
-func (m *memory) powerCut(t sim.Tear) {
+func (s span) underway(now time.Duration) bool { return len(s.old) > 0 && now < s.until }
+
+// powerCut tears what was being written at the instant at, by the world's clock.
+func (m *memory) powerCut(t sim.Tear, at time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	c := m.cycle
-	under := m.writing()
+	under := c.underway(at)
 	m.cycle = span{}
 	if !under {
 		return
