@@ -59,6 +59,9 @@ func (c *campaign) execute(t *testing.T, s slice) {
 					c.clean++
 					return c.jobs[c.clean-1]
 				}, func(t *testing.T, j *job) {
+					// A worker that finds none left may look at this one already.
+					j.mu.Lock()
+					defer j.mu.Unlock()
 					j.prepare(t)
 					j.singles(t, s.singles)
 					j.doubles(t, s.doubles)
