@@ -184,12 +184,12 @@ func (p *process) end() {
 
 func (b *bench) until(what string, cond func() bool) {
 	b.t.Helper()
-	for begin := time.Now(); time.Since(begin) < 20*time.Second; time.Sleep(5 * time.Millisecond) {
+	for begin := time.Now(); time.Since(begin) < time.Minute; time.Sleep(5 * time.Millisecond) {
 		if cond() {
 			return
 		}
 	}
-	b.t.Fatalf("waited 20 s for %s", what)
+	b.t.Fatalf("waited a minute for %s", what)
 }
 
 func (b *bench) enclosure() mgmt.Enclosure {
