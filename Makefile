@@ -65,6 +65,7 @@ wear: ## WEAR moves by the whole agent on the simulator: how evenly the store's 
 LINEAR_OPS ?= 10000
 linearizable: build ## 16 clients at batond's socket, with bus faults and kills: was each answer that of one thing after the other?
 	$(GO) run ./test/linear -bin $(BUILD)/bin -ops $(LINEAR_OPS)
+	$(GO) test -tags linear -count=1 ./test/linear
 
 model: ## search the protocol's model in full, its mutants and traces: 'model: states=N errors=0 mutants=N missed=0'
 	@$(GO) run ./test/model -build $(BUILD)
