@@ -18,6 +18,7 @@ import (
 
 	"baton/mgmt"
 	"baton/sim/control"
+	"baton/test/gobuild"
 )
 
 // demo is the stage: a simulated world, an agent, two servers.
@@ -58,7 +59,7 @@ func newDemo(ctx context.Context, out io.Writer, bin string) (*demo, error) {
 	d := &demo{out: out, began: time.Now(), bin: bin, dir: dir, servers: map[string]*proc{}}
 	if d.bin == "" {
 		d.bin = filepath.Join(dir, "bin")
-		if err := errors.Join(os.Mkdir(d.bin, 0o700), build(ctx, d.bin)); err != nil {
+		if err := gobuild.Programs(ctx, d.bin, "./cmd/batonsim", "./cmd/batond"); err != nil {
 			return d, err
 		}
 	}

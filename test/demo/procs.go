@@ -147,18 +147,3 @@ func (p *proc) end() error {
 	}
 	return nil
 }
-
-// build builds the programs into dir. It is run anywhere in the module.
-func build(ctx context.Context, dir string) error {
-	root, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}").Output()
-	if err != nil {
-		return fmt.Errorf("go list -m: %w", err)
-	}
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", dir, "./cmd/batonsim", "./cmd/batond")
-	cmd.Dir = strings.TrimSpace(string(root))
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("go build: %w: %s", err, strings.TrimSpace(string(out)))
-	}
-	return nil
-}

@@ -17,13 +17,14 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
+
+	"baton/test/gobuild"
 )
 
 func main() {
@@ -213,19 +214,5 @@ func work(ctx context.Context, dir string, o options, numbers <-chan int, r *res
 
 // build builds the programs into dir, with more flags of go build.
 func build(ctx context.Context, dir string, flags ...string) error {
-	root, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}").Output()
-	if err != nil {
-		return fmt.Errorf("go list -m: %w", err)
-	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	args := append(append([]string{"build", "-o", dir}, flags...), "./cmd/batonsim", "./cmd/batond")
-	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir = strings.TrimSpace(string(root))
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("go build: %w: %s", err, strings.TrimSpace(string(out)))
-	}
-	return nil
+	return gobuild.Programs(ctx, dir, append(flags, "./cmd/batonsim", "./cmd/batond")...)
 }

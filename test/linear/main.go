@@ -22,11 +22,8 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"os/signal"
-	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -36,6 +33,7 @@ import (
 
 	"baton/mgmt"
 	"baton/sim"
+	"baton/test/gobuild"
 )
 
 func main() {
@@ -285,19 +283,9 @@ func (r *crowd) disturb(ctx context.Context, seed *rand.Rand, done <-chan struct
 // build builds batond into dir, with the faults that tests put into it where
 // that is asked.
 func build(ctx context.Context, dir string, bugs bool) error {
-	root, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}").Output()
-	if err != nil {
-		return fmt.Errorf("go list -m: %w", err)
-	}
-	args := []string{"build", "-o", filepath.Join(dir, "batond")}
+	args := []string{"./cmd/batond"}
 	if bugs {
-		args = append(args, "-tags", "batonbug")
+		args = []string{"-tags", "batonbug", "./cmd/batond"}
 	}
-	cmd := exec.CommandContext(ctx, "go", append(args, "./cmd/batond")...)
-	cmd.Dir = strings.TrimSpace(string(root))
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("go build: %w: %s", err, strings.TrimSpace(string(out)))
-	}
-	return nil
+	return gobuild.Programs(ctx, dir, args...)
 }
